@@ -15,7 +15,7 @@ from stratos.common.errors import StratosError
 from stratos.core.kv import promises_exact
 from stratos.core.ledger.usage import MeterTag
 from stratos.core.placement import WorkerRef
-from stratos.core.requests.pins import NO_PINS
+from stratos.core.requests.pins import NO_PINS, NO_WRITES, CacheWrites
 from stratos.core.requests.records import EngineRequest, FinishReason, PositionLogprobs, RequestKey
 from stratos.core.trace import NO_TRACE, TraceContext
 
@@ -85,13 +85,8 @@ class Receipt:
     """Numerics of the worker that sampled."""
     num_pinned_tokens: int = 0
     """First tokens of the prompt whose KV its breakpoints keep there."""
-    num_source_cached_tokens: int = 0
-    """First tokens of the prompt that the cache of the prefill worker had, where there was one."""
-
-    @property
-    def num_found_tokens(self) -> int:
-        """First tokens of the prompt that a cache had on its way: none of them was written."""
-        return max(self.num_cached_tokens, self.num_source_cached_tokens)
+    writes: CacheWrites = NO_WRITES
+    """Those of them that are kept since this attempt, or for longer than before."""
 
     @property
     def is_exact(self) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from stratos.core.block_hash import block_hashes
 from stratos.core.requests.embedding import EmbedRequest, PoolingKind
+from stratos.core.requests.pins import PinnedSpan
 from stratos.core.requests.records import ChoiceState, EngineRequest, PositionLogprobs, PrefillJob, RequestKey
 from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
 from stratos.engine.contract.results import RequestStats
@@ -207,7 +208,8 @@ class RequestState:
     num_transferred_tokens: int = 0
     num_recomputed_tokens: int = 0
     num_pinned_tokens: int = 0
-    """First tokens of the prompt whose KV its breakpoints keep here."""
+    pinned_spans: tuple[PinnedSpan, ...] = ()
+    """As ``RequestStats`` has them."""
     first_scheduled_s: float | None = None
     has_started: bool = False
     """Some choice got a token."""
@@ -237,6 +239,7 @@ class RequestState:
             num_transferred_tokens=self.num_transferred_tokens,
             num_recomputed_tokens=self.num_recomputed_tokens,
             num_pinned_tokens=self.num_pinned_tokens,
+            pinned_spans=self.pinned_spans,
             first_scheduled_s=self.first_scheduled_s,
         )
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -142,26 +143,26 @@ class ChatTemplate:
             BadRequest: the template refuses the conversation, or leaves out a message.
         """
         mask = _Mask(self._special)
-        return self._ids(self._told(messages, tools, use, mask), mask)
+        rendered = self._told(messages, tools, use, mask)
+        return self._encode_masked(rendered, mask) if mask.hidden else self._tokenizer.encode(rendered)
 
     def encode_before(
         self, messages: Sequence[ChatMessage], tools: Sequence[Tool], use: TemplateUse, signs: Sequence[str]
-    ) -> list[list[int]]:
-        """Ids of what a conversation begins with: up to each of the texts ``signs``, all of which are left out.
+    ) -> tuple[list[int], list[int]]:
+        """Ids of what a conversation begins with: up to the last of the texts ``signs``, all of which are left out.
 
-        Nothing where one of them is not in the rendered text. Raises like ``encode``.
+        Returns:
+            The ids, and how many of them are before each sign; 0 for one that is not in the rendered text.
+
+        Raises:
+            BadRequest: as ``encode``.
         """
         mask = _Mask(self._special)
-        rendered, found = self._told(messages, tools, use, mask), list[list[int]]()
-        for sign in signs:
-            before, is_there, _ = rendered.partition(sign)
-            for other in signs if is_there else ():
-                before = before.replace(other, "")
-            found.append(self._ids(before, mask) if is_there else [])
-        return found
-
-    def _ids(self, rendered: str, mask: _Mask) -> list[int]:
-        return self._encode_masked(rendered, mask) if mask.hidden else self._tokenizer.encode(rendered)
+        rendered, places = _without(self._told(messages, tools, use, mask), signs)
+        if mask.hidden:
+            return self._count_masked(rendered, mask, places)
+        ids, ends = self._tokenizer.encode_ends(rendered, is_plain=False)
+        return ids, [bisect_right(ends, place) for place in places]
 
     def _told(self, messages: Sequence[ChatMessage], tools: Sequence[Tool], use: TemplateUse, mask: _Mask) -> str:
         told = [mask.hide_all(tool.definition()) for tool in tools]
@@ -196,18 +197,32 @@ class ChatTemplate:
             raise BadRequest("the model's chat template cannot render these messages", param="messages") from error
 
     def _encode_masked(self, rendered: str, mask: _Mask) -> list[int]:
-        assert self._cut is not None
         ids: list[int] = []
-        position = 0
-        for match in self._cut.finditer(rendered):
-            ids += self._encode_text(mask.show(rendered[position : match.start()]))
-            assert match.lastindex is not None
-            ids.append(self._cut_ids[match.lastindex - 1])
-            position = match.end()
-        return ids + self._encode_text(mask.show(rendered[position:]))
+        for begin, end, special in self._cut_texts(rendered):
+            ids += self._tokenizer.encode_plain(mask.show(rendered[begin:end])) if end > begin else []
+            ids += special
+        return ids
 
-    def _encode_text(self, text: str) -> list[int]:
-        return self._tokenizer.encode_plain(text) if text else []
+    def _count_masked(self, rendered: str, mask: _Mask, places: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The same, and how many of the ids are before each place."""
+        ids, counts = list[int](), [0] * len(places)
+        for begin, end, special in self._cut_texts(rendered):
+            found, ends = self._tokenizer.encode_ends(mask.show(rendered[begin:end]), is_plain=True)
+            for index, place in enumerate(places):
+                if place > begin:
+                    counts[index] = len(ids) + bisect_right(ends, len(mask.show(rendered[begin : min(place, end)])))
+            ids += [*found, *special]
+        return ids, counts
+
+    def _cut_texts(self, rendered: str) -> Iterator[tuple[int, int, Sequence[int]]]:
+        """Begin and end of each text between special tokens, and the token behind it; none is behind the last one."""
+        assert self._cut is not None
+        begin = 0
+        for match in self._cut.finditer(rendered):
+            assert match.lastindex is not None
+            yield begin, match.start(), self._cut_ids[match.lastindex - 1 : match.lastindex]
+            begin = match.end()
+        yield begin, len(rendered), ()
 
     def _cut_pattern(self, spelling: str) -> str:
         strips_left, strips_right = self._tokenizer.strip_rules[spelling]
@@ -259,6 +274,16 @@ class _Mask:
     def _replace(self, match: re.Match[str]) -> str:
         self.hidden.append(match[0])
         return f"\ue000{self._nonce}:{len(self.hidden) - 1}\ue001"
+
+
+def _without(rendered: str, signs: Sequence[str]) -> tuple[str, list[int]]:
+    """The text before the last sign, without all of them, and the place of each in it; 0 for one that is not there."""
+    places, parts, begin, num_chars = dict[str, int](), list[str](), 0, 0
+    for match in re.finditer("|".join(map(re.escape, signs)), rendered):
+        parts.append(rendered[begin : match.start()])
+        num_chars, begin = num_chars + match.start() - begin, match.end()
+        places.setdefault(match[0], num_chars)
+    return "".join(parts), [places.get(sign, 0) for sign in signs]
 
 
 def _mappings(messages: Sequence[ChatMessage], mask: _Mask, *, as_text: bool = False) -> list[dict[str, Any]]:

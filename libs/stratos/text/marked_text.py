@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stratos.core.requests.pins import CacheMark
+from stratos.core.requests.pins import CACHE_CONTROL, CacheMark
 
 
 class MarkedText:
@@ -21,17 +21,17 @@ class MarkedText:
         self._marks: list[CacheMark] = []
 
     def add(self, text: str, ttl_s: int | None = None, marks: Iterable[CacheMark] = ()) -> None:
-        """Append a text that is marked at its end, or that has marks of its own."""
+        """Append a text that ``cache_control`` marks at its end, or that has marks of its own."""
         begin = self._num_chars + (len(self._between) if self._texts else 0)
         self._texts.append(text)
         self._num_chars = begin + len(text)
-        self._marks += [CacheMark(begin + mark.end, mark.ttl_s) for mark in marks]
+        self._marks += [mark._replace(end=begin + mark.end) for mark in marks]
         self.mark(ttl_s)
 
-    def mark(self, ttl_s: int | None) -> None:
+    def mark(self, ttl_s: int | None, fields: tuple[str, ...] = (CACHE_CONTROL,)) -> None:
         """Mark the end of what is there; ``None`` does not."""
         if ttl_s is not None:
-            self._marks.append(CacheMark(self._num_chars, ttl_s))
+            self._marks.append(CacheMark(self._num_chars, ttl_s, fields))
 
     def __bool__(self) -> bool:
         return bool(self._texts)

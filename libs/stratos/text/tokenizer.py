@@ -75,11 +75,18 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Ids of a text in which special tokens are read as such; raises ``ContextLengthExceeded`` for a huge one."""
-        return _ids(self._aware, text, add_special_tokens=add_special_tokens)
+        return list(_encoding(self._aware.encode_batch_fast([text], add_special_tokens=add_special_tokens)).ids)
 
     def encode_plain(self, text: str) -> list[int]:
         """Ids of a text whose special tokens are mere spelling; never returns a special id."""
-        return _ids(self._plain, text, add_special_tokens=False)
+        return list(_encoding(self._plain.encode_batch_fast([text], add_special_tokens=False)).ids)
+
+    def encode_ends(self, text: str, *, is_plain: bool) -> tuple[list[int], list[int]]:
+        """Ids like ``encode``, or like ``encode_plain``, and how many characters of the text are before each one's end;
+        takes longer."""
+        encoder = self._plain if is_plain else self._aware
+        encoding = _encoding(encoder.encode_batch([text], add_special_tokens=False))
+        return list(encoding.ids), [end for _, end in encoding.offsets]
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Text of ids; bytes that are not UTF-8 become U+FFFD."""
@@ -122,13 +129,13 @@ class Tokenizer:
         return -(-len(text) // self._max_token_bytes)
 
 
-def _ids(encoder: tokenizers.Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
-    # Its call for one text keeps the interpreter's lock: a long one would stop every thread of the process, whatever
-    # thread it is encoded in. The call for batches gives it up, and counts no offsets.
-    encoding = encoder.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
+def _encoding(encodings: list[tokenizers.Encoding]) -> tokenizers.Encoding:
+    # The library's call for one text keeps the interpreter's lock: a long one would stop every thread of the process,
+    # whatever thread it is encoded in. The calls for batches give it up; the fast one counts no offsets.
+    [encoding] = encodings
     if len(encoding) > MAX_COUNTED_TOKENS:  # a list of millions of ids holds the lock for a tenth of a second
         raise ContextLengthExceeded(f"a text has {len(encoding)} tokens, the limit is {MAX_COUNTED_TOKENS}")
-    return list(encoding.ids)
+    return encoding
 
 
 def _build(definition: str, *, knows_special: bool) -> tokenizers.Tokenizer:

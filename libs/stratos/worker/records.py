@@ -182,7 +182,6 @@ class RequestRecord:
         num_computed = self.num_early_tokens + (0 if origin is None else origin.num_computed_tokens)
         num_before = sum(len(choice.emitted_ids) for choice in request.choices)
         receipt = Receipt() if self.stats is None else self.receipt()
-        num_found = max(num_cached, receipt.num_found_tokens)
         num_cached = min(max(num_cached, receipt.num_cached_tokens), len(request.prompt_ids))
         decode_s = 0.0 if self.first_token_s is None else (self.last_token_s or self.first_token_s) - self.first_token_s
         return UsageCount(
@@ -191,7 +190,7 @@ class RequestRecord:
             tag=tag,
             num_prompt_tokens=len(request.prompt_ids),
             num_cached_tokens=num_cached,
-            writes=cache_writes(request.terms.pins.breakpoints, num_found, receipt.num_pinned_tokens),
+            writes=receipt.writes,
             num_output_tokens=num_before + self.num_output_tokens,
             queue_ns=receipt.queue_ns,
             prefill_ns=receipt.prefill_ns,
@@ -210,6 +209,9 @@ class RequestRecord:
         origin = self.origin or PromptOrigin(path=PrefillPath.UNSPECIFIED)
         scheduled_s = self.stats.first_scheduled_s
         queued_s = 0.0 if scheduled_s is None else max(scheduled_s - self.submission.request.terms.arrival_s, 0.0)
+        # what the source of a hand-off had, or an earlier attempt found, was kept or not by then: keeping it here, too,
+        # is the platform's wish
+        num_before = 0 if (meter := self.submission.meter) is None else meter.num_cached_tokens
         # of a resumed request what it emitted elsewhere may be cached, too, and is no part of the account
         num_cached = min(self.stats.num_cached_tokens, self.stats.num_prompt_tokens)
         return Receipt(
@@ -224,5 +226,5 @@ class RequestRecord:
             transfer_ns=origin.transfer_ns,
             numerics_id=self._numerics_id,
             num_pinned_tokens=self.stats.num_pinned_tokens,
-            num_source_cached_tokens=min(origin.num_cached_tokens, self.stats.num_prompt_tokens),
+            writes=cache_writes(self.stats.pinned_spans, max(origin.num_cached_tokens, num_before), num_cached),
         )

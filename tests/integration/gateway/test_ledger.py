@@ -103,7 +103,7 @@ async def test_a_kept_prompt_costs_what_its_plan_says(bench: Bench) -> None:
         bench.world.keys.tenants[KEY], plan=replace(PRICED, cache_prices=prices)
     )  # fmt: skip
     worker, prompt = bench.world.worker, list(range(100))
-    worker.cached_tokens, worker.pinned_tokens = 20, 80
+    worker.cached_tokens, worker.kept_tokens, worker.pinned_tokens = 20, 20, 80
     await bench.complete(prompt=prompt, max_tokens=1)
     (plain,) = await bench.wait_entries(1)
     await bench.complete(prompt=prompt, max_tokens=1, prompt_cache_retention="24h")
@@ -113,6 +113,11 @@ async def test_a_kept_prompt_costs_what_its_plan_says(bench: Bench) -> None:
     assert (kept.amounts.write_surcharge, plain.amounts.write_surcharge) == (240, 0)
     assert (plain.amounts.gross, plain.amounts.net) == (206, 206 - 36)
     assert (kept.amounts.gross, kept.amounts.net) == (206 + 240, 206 + 240 - 36)
+    worker.cached_tokens = 80  # what was sent without a mark before is read, and its keeping is paid for
+    before = {plain.request_id, kept.request_id}
+    await bench.complete(prompt=prompt, max_tokens=1, prompt_cache_retention="24h")
+    again = next(entry for entry in await bench.wait_entries(3) if entry.request_id not in before)
+    assert (again.amounts.write_surcharge, again.amounts.gross, again.amounts.net) == (240, 446, 446 - 144)
 
 
 async def test_each_prompt_is_an_entry_and_a_stop_string_ends_what_is_charged(bench: Bench) -> None:

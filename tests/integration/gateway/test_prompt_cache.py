@@ -111,7 +111,7 @@ async def test_a_whole_prompt_is_kept_as_long_as_its_retention_says(world: World
 
 
 async def test_messages_tell_what_was_read_and_what_was_written_by_time(world: World) -> None:
-    world.worker.cached_tokens = 32
+    world.worker.cached_tokens = world.worker.kept_tokens = 32
     found = (await message(world, [text(FACTS, **HOUR), text(QUESTION, **MARK)])).json()["usage"]
     (first, _), (second, _) = asked(world)
     num_prompt = len(world.worker.submits[-1].prompt_ids)
@@ -131,11 +131,15 @@ async def test_a_worker_that_kept_nothing_wrote_nothing(world: World) -> None:
     assert asked(world)
 
 
-async def test_what_the_cache_of_a_prefill_worker_had_is_not_written(world: World) -> None:
-    world.worker.source_cached_tokens = 32
+async def test_what_was_cached_and_is_kept_since_a_request_is_written(world: World) -> None:
+    world.worker.cached_tokens, world.worker.kept_tokens = 48, 32
     usage = (await message(world, [text(FACTS, **MARK), text(QUESTION)])).json()["usage"]
     [(num_tokens, _)] = asked(world)
-    assert (usage["cache_creation_input_tokens"], usage["cache_read_input_tokens"]) == (num_tokens - 32, 0)
+    assert num_tokens > 48
+    assert (usage["cache_creation_input_tokens"], usage["cache_read_input_tokens"]) == (num_tokens - 32, 32)
+    assert usage["input_tokens"] == len(world.worker.submits[-1].prompt_ids) - num_tokens
+    details = (await chat(world, [text(FACTS, **MARK), text(QUESTION)])).json()["usage"]["prompt_tokens_details"]
+    assert details == {"cached_tokens": 48, "cache_write_tokens": num_tokens - 32}
 
 
 @pytest.mark.parametrize("plan", [{"pinned_kv_ratio": 0.0}, {"cache_policy": CachePolicy.OFF}])
@@ -157,7 +161,7 @@ async def test_a_plan_without_a_quota_answers_and_says_what_it_ignores(world: Wo
         ({"content": [text("x", **MARK)] * 5}, "cache_control"),
         ({"content": [text("x", **MARK)] * 4, **MARK}, "cache_control"),
         ({"prompt_cache_retention": "1h"}, "prompt_cache_retention"),
-        ({"prompt_cache_retention": {}}, "prompt_cache_retention"),
+        ({"prompt_cache_retention": ["24h"]}, "prompt_cache_retention"),
     ],
 )
 async def test_what_is_no_mark_is_refused_by_name(world: World, more: dict[str, Any], param: str) -> None:

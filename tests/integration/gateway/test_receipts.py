@@ -111,7 +111,7 @@ async def test_a_receipt_says_how_an_answer_was_constrained_and_what_was_ignored
 
 async def test_a_receipt_says_what_is_kept_of_a_prompt_and_where_the_cache_missed(world: World) -> None:
     for worker in world.workers:
-        worker.cached_tokens, worker.pinned_tokens = 16, 48
+        worker.cached_tokens, worker.kept_tokens, worker.pinned_tokens = 16, 16, 48
     prompt = list(range(64))
     assert await complete(world, "kept", prompt=prompt, prompt_cache_retention="24h") == 200
     found = await receipt(world, "kept")

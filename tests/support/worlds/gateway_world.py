@@ -19,9 +19,11 @@ from stratos.common.errors import StratosError
 from stratos.core.adapter import Adapter
 from stratos.core.features import PROTOCOL_VERSION, Feature
 from stratos.core.placement import WorkerRole
+from stratos.core.requests.pins import PinnedSpan, cache_writes
 from stratos.core.requests.records import RequestKey
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.codec.generation import delta_from_pb, step_to_pb, welcome_to_pb
+from stratos.rpc.codec.usage import CACHE_WRITES
 from stratos.rpc.errors import to_error_detail
 from stratos.rpc.serving.process import serve_async
 from stratos_gateway.ledger.billing import LedgerAccess
@@ -77,7 +79,7 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
     """A token is left out after so many."""
     cached_tokens: int = 0
     pinned_tokens: int = 0
-    source_cached_tokens: int = 0
+    kept_tokens: int = 0
     logprobs_of: Callable[[decode_pb2.Submit], Sequence[float]] | None = None
     """Log probabilities of all tokens after a prompt, for outputs of one token; else they are made up."""
     features: frozenset[str] = frozenset(Feature)
@@ -230,12 +232,22 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
             if delta.finish_reason:
                 del state[index]
             deltas.append(delta)
-        counts = {"num_cached_tokens": self.cached_tokens, "num_pinned_tokens": self.pinned_tokens}
-        counts["num_source_cached_tokens"] = self.source_cached_tokens
-        receipt = decode_pb2.Receipt(**counts) if is_first else None
+        receipt = self._receipt(submit) if is_first else None
         is_scored = is_first and submit.sampling.HasField("num_prompt_logprobs")
         prompt = prompt_logprobs(submit, self.prompt_shift.get(submit.model_digest, 0.0)) if is_scored else []
         await self._send(session, submit, deltas=deltas, receipt=receipt, prompt_logprobs=prompt)
+
+    def _receipt(self, submit: decode_pb2.Submit) -> decode_pb2.Receipt:
+        """It keeps what breakpoints ask for, up to a bound, and has kept some of the prompt already."""
+        begin, spans = 0, []
+        for mark in sorted(submit.terms.pins.breakpoints, key=lambda mark: -mark.ttl_s):
+            end = min(mark.num_tokens, self.pinned_tokens)
+            spans += [PinnedSpan(begin, end, mark.ttl_s)] if end > begin else []
+            begin = max(begin, end)
+        writes = cache_writes(spans, self.kept_tokens, self.cached_tokens)
+        return decode_pb2.Receipt(
+            num_cached_tokens=self.cached_tokens, num_pinned_tokens=begin, writes=CACHE_WRITES.to_pb(writes)
+        )
 
     async def _send(self, session: FakeOutputSession, submit: decode_pb2.Submit, **fields: Any) -> None:
         delta = delta_from_pb(decode_pb2.RequestOutput(request_id=submit.request_id, attempt=submit.attempt, **fields))

@@ -7,7 +7,8 @@ from transformers import AutoTokenizer
 
 from stratos.common.errors import BadRequest, InvalidCheckpoint
 from stratos.core.requests.tools import ToolCall
-from stratos.text.chat_template import ChatMessage, ChatTemplate, TemplateUse, read_template
+from stratos.text.chat_template import PLAIN_USE, ChatMessage, ChatTemplate, TemplateUse, read_template
+from stratos.text.tokenizer import Tokenizer
 from tests.support.paths import BASE_MODEL
 from tests.support.reference.shipped_model import shipped_tokenizer
 
@@ -156,3 +157,38 @@ def test_an_unknown_role_is_found_by_a_template_that_takes_arguments_as_text() -
     source = f"{{% for m in messages %}}{{{{ m.content }}}}{calls}{{% endfor %}}"
     messages = [ChatMessage("critic", "a "), ChatMessage("assistant", "", tool_calls=(ToolCall("1", "f", "{}"),))]
     assert shipped_tokenizer().decode(ChatTemplate(source, shipped_tokenizer()).encode(messages)) == "a {}"
+
+
+class CountingTokenizer(Tokenizer):
+    """Counts the characters that it encodes."""
+
+    num_chars = 0
+
+    def encode(self, text: str, **options: bool) -> list[int]:
+        self.num_chars += len(text)
+        return super().encode(text, **options)
+
+    def encode_plain(self, text: str) -> list[int]:
+        self.num_chars += len(text)
+        return super().encode_plain(text)
+
+    def encode_ends(self, text: str, **options: bool) -> tuple[list[int], list[int]]:
+        self.num_chars += len(text)
+        return super().encode_ends(text, **options)
+
+
+@pytest.mark.parametrize("spelt", ["", "<|end|> obey "])
+def test_what_is_before_several_texts_is_encoded_once(spelt: str) -> None:
+    tokenizer = CountingTokenizer.load(BASE_MODEL)
+    template, parts = ChatTemplate(SOURCE, tokenizer), [f"{spelt}The {n}th part is blue. " * 20 for n in range(5)]
+    ids = template.encode(user("".join(parts)))
+    num_chars, tokenizer.num_chars = tokenizer.num_chars, 0
+    signed = "".join(f"{part}-{number}-" for number, part in enumerate(parts[:4])) + parts[4]
+    begin, counts = template.encode_before(user(signed), (), PLAIN_USE, ["-2-", "-0-", "-1-", "-none-", "-3-"])
+    assert tokenizer.num_chars < num_chars
+    assert ids[: counts[4] - 1] == begin[: counts[4] - 1]
+    for count, number in zip(counts, (3, 1, 2, 0, 4), strict=True):
+        before = "\n" + "".join(parts[:number]) if number else ""
+        told = tokenizer.decode(begin[:count])
+        assert before.startswith(told)
+        assert len(before) - len(told) < 12

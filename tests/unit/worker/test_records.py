@@ -7,7 +7,7 @@ import pytest
 from stratos.common.errors import Busy
 from stratos.core.generation import DraftUse, PrefillPath, Submission
 from stratos.core.ledger.usage import MeterTag
-from stratos.core.requests.pins import NO_PINS, TTL_5M_S, Breakpoint, CacheWrites, PinTerms
+from stratos.core.requests.pins import TTL_5M_S, CacheWrites, PinnedSpan
 from stratos.core.requests.records import ChoiceOutput, ChoiceState, EngineRequest, FinishReason, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.results import RequestStats
@@ -17,16 +17,18 @@ from tests.support.worlds.terms import make_terms
 KEY = RequestKey("r", 0)
 
 
-def make_record(*choices: ChoiceState, prompt_ids: tuple[int, ...] = (1, 2), pins: PinTerms = NO_PINS) -> RequestRecord:
+def make_record(
+    *choices: ChoiceState, prompt_ids: tuple[int, ...] = (1, 2), meter: MeterTag | None = None
+) -> RequestRecord:
     request = EngineRequest(
         key=KEY,
         prompt_ids=prompt_ids,
         choices=choices or (ChoiceState(index=0),),
         sampling=SamplingParams(),
         seed=0,
-        terms=make_terms(arrival_s=10.0, pins=pins),
+        terms=make_terms(arrival_s=10.0),
     )
-    return RequestRecord(Submission(request=request, model_digest="fake"), "cpu")
+    return RequestRecord(Submission(request=request, model_digest="fake", meter=meter), "cpu")
 
 
 def output(index: int, offset: int, *tokens: int, finish: FinishReason | None = None) -> ChoiceOutput:
@@ -145,13 +147,16 @@ def test_an_attempt_that_ends_before_its_first_token_counts_what_was_computed_of
     assert (record.count(MeterTag()).num_computed_tokens, record.device_ns) == (0, 600), "its tokens say it"
 
 
-def test_what_the_cache_of_the_source_had_is_read_and_not_written() -> None:
-    for num_source, num_here, writes in ((0, 0, 8), (4, 0, 4), (4, 6, 2), (99, 0, 0)):
-        record = make_record(prompt_ids=tuple(range(10)), pins=PinTerms(breakpoints=(Breakpoint(8, TTL_5M_S),)))
+def test_what_is_kept_since_a_request_is_written_but_for_what_the_source_or_an_earlier_attempt_found() -> None:
+    for num_source, num_before, num_here, writes, cached in (
+        (0, 0, 0, 8, 0), (4, 0, 0, 4, 0), (0, 4, 0, 4, 0), (0, 0, 6, 8, 6), (4, 0, 6, 4, 2), (99, 0, 0, 0, 0),
+    ):  # fmt: skip
+        record = make_record(prompt_ids=tuple(range(10)), meter=MeterTag(num_cached_tokens=num_before))
         record.origin = PromptOrigin(path=PrefillPath.HANDOFF, num_cached_tokens=num_source)
         record.stats = RequestStats(
             num_prompt_tokens=10, num_cached_tokens=num_here, num_transferred_tokens=10 - num_here,
             num_recomputed_tokens=0, first_scheduled_s=None, num_pinned_tokens=8,
+            pinned_spans=(PinnedSpan(0, 8, TTL_5M_S),),
         )  # fmt: skip
-        assert record.count(MeterTag()).writes == CacheWrites(num_5m=writes)
-        assert record.receipt().num_source_cached_tokens == min(num_source, 10)
+        assert record.receipt().writes == CacheWrites(num_5m=writes, num_cached=cached)
+        assert record.count(MeterTag()).writes == record.receipt().writes

@@ -11,18 +11,18 @@ from typing import Any
 from stratos.core.ledger.costs import ModelCost
 from stratos.core.ledger.entry import LedgerEntry
 from stratos.core.ledger.statement import Statement
-from stratos.core.ledger.sums import MEASURES, Sums, UsageTable, due_of, net_of
+from stratos.core.ledger.sums import MEASURES, WRITE_MEASURES, Sums, UsageTable, due_of, net_of
 from stratos.core.ledger.windows import WINDOW_MEASURES, PromiseWindow
 
 GROUP_COLUMNS = ("day", "model", "adapter", "key_id")
 ENTRY_COLUMNS = (
     "request_id", "http_request_id", "tenant", "key_id", "plan", "model", "model_size", "adapter", "route", "outcome",
-    "arrived_unix_ms", "prompt_tokens", "cached_tokens", "cache_write_5m_tokens",
-    "cache_write_1h_tokens", "cache_write_24h_tokens", "output_tokens", "queue_us", "prefill_us", "decode_us",
-    "device_us", "ttft_us", "itl_us", "is_kept", "gross", "write_surcharge", "cached_discount",
-    "batch_discount", "replay_discount", "net", "credit", "due", "is_external", "external_cost",
-    "cost_tags", "revision",
+    "arrived_unix_ms", "prompt_tokens", "cached_tokens", "output_tokens", "queue_us", "prefill_us", "decode_us",
+    "device_us", "ttft_us", "itl_us", "is_kept", "gross", "cached_discount", "batch_discount", "replay_discount",
+    "net", "credit", "due", "is_external", "external_cost", "cost_tags", "revision", *WRITE_MEASURES,
 )  # fmt: skip
+"""New ones stand behind all others, for readers that go by their number; so do those of ``SUM_COLUMNS``."""
+SUM_COLUMNS = (*(name for name in MEASURES if name not in WRITE_MEASURES), "net", "due", *WRITE_MEASURES)
 TAG_PREFIX = "tag:"
 """Before the name of a cost tag, among columns."""
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from stratos.core.ledger.entry import GROUP_SEPARATOR, summed_key
 from stratos.core.ledger.windows import WINDOW_MEASURES
 
+WRITE_MEASURES = ("cache_write_5m_tokens", "cache_write_1h_tokens", "cache_write_24h_tokens", "write_surcharge")
+"""What is kept for clients; ``write_surcharge`` is part of ``gross``."""
 MEASURES = (
-    "requests", "replays", "externals", "prompt_tokens", "cached_tokens",
-    "cache_write_5m_tokens", "cache_write_1h_tokens", "cache_write_24h_tokens", "output_tokens", "device_us",
-    "gross", "write_surcharge", "cached_discount", "batch_discount", "replay_discount", "credit",
-    "promises", "violations",
-    *WINDOW_MEASURES,
+    "requests", "replays", "externals", "prompt_tokens", "cached_tokens", "output_tokens", "device_us",
+    "gross", "cached_discount", "batch_discount", "replay_discount", "credit", "promises", "violations",
+    *WINDOW_MEASURES, *WRITE_MEASURES,
 )  # fmt: skip
 """In the order of files and tables, those of tenants included. Amounts are micro-units. ``external_cost`` is added up
 as well: what the platform pays is for its admins alone. Those of windows are of no model, adapter or key."""

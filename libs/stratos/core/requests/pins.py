@@ -8,7 +8,7 @@ promise.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from stratos.common.errors import BadRequest
@@ -32,6 +32,8 @@ class CacheMark(NamedTuple):
     end: int
     """Characters before it."""
     ttl_s: int
+    fields: tuple[str, ...] = (CACHE_CONTROL,)
+    """Those that ask for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +104,23 @@ def retention_ttl(value: Any, param: str) -> int:
     return RETENTIONS[value]
 
 
+class PinnedSpan(NamedTuple):
+    """Tokens of a prompt that one request pins, and that were not pinned before, or for a shorter time."""
+
+    begin: int
+    end: int
+    ttl_s: int
+
+
 @dataclass(frozen=True, slots=True)
 class CacheWrites:
-    """Prompt tokens whose KV was computed for a request and is kept, by how long."""
+    """Prompt tokens whose KV is kept since a request, by how long."""
 
     num_5m: int = 0
     num_1h: int = 0
     num_24h: int = 0
+    num_cached: int = 0
+    """Those of them that a cache had: nothing but keeping them is new."""
 
     @property
     def total(self) -> int:
@@ -116,21 +128,17 @@ class CacheWrites:
         return self.num_5m + self.num_1h + self.num_24h
 
     def plus(self, other: CacheWrites) -> CacheWrites:
-        return CacheWrites(self.num_5m + other.num_5m, self.num_1h + other.num_1h, self.num_24h + other.num_24h)
+        return CacheWrites(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(CacheWrites)))
 
 
 NO_WRITES = CacheWrites()
 
 
-def cache_writes(breakpoints: Sequence[Breakpoint], num_cached: int, num_pinned: int) -> CacheWrites:
-    """Tokens ``[num_cached, num_pinned)`` of a prompt by the longest of the breakpoints behind each.
-
-    What a cache had already is read, not written, also where it was not pinned before.
-    """
-    counts, begin = dict.fromkeys((TTL_5M_S, TTL_1H_S, TTL_24H_S), 0), num_cached
-    for mark in sorted(breakpoints, key=lambda mark: -mark.ttl_s):
-        end = min(mark.num_tokens, num_pinned)
-        if end > begin:
-            counts[next(ttl_s for ttl_s in counts if mark.ttl_s <= ttl_s)] += end - begin
-            begin = end
-    return CacheWrites(*counts.values())
+def cache_writes(spans: Sequence[PinnedSpan], num_found: int, num_cached: int) -> CacheWrites:
+    """Tokens of spans from ``num_found`` on, by time; a cache had the first ``num_cached`` of the prompt."""
+    counts, cached = dict.fromkeys((TTL_5M_S, TTL_1H_S, TTL_24H_S), 0), 0
+    for span in spans:
+        begin = max(span.begin, num_found)
+        counts[next(ttl_s for ttl_s in counts if span.ttl_s <= ttl_s)] += max(0, span.end - begin)
+        cached += max(0, min(span.end, num_cached) - begin)
+    return CacheWrites(counts[TTL_5M_S], counts[TTL_1H_S], counts[TTL_24H_S], cached)

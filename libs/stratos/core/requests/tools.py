@@ -91,6 +91,8 @@ class ToolUse:
     """The tool of mode ``NAMED``."""
     is_parallel: bool = True
     """An answer may have several calls."""
+    loses_marks: bool = False
+    """A tool that the model is not told of had a mark."""
 
     @property
     def may_call(self) -> bool:

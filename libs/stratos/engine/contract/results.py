@@ -10,6 +10,7 @@ from stratos.common.errors import StratosError
 from stratos.core.engine_load import EngineLoad
 from stratos.core.kv import HostLedger
 from stratos.core.requests.embedding import EmbeddingOutput
+from stratos.core.requests.pins import PinnedSpan
 from stratos.core.requests.records import ChoiceOutput, PositionLogprobs, RequestKey
 
 
@@ -58,6 +59,8 @@ class RequestStats:
     first_scheduled_s: float | None
     num_pinned_tokens: int = 0
     """First tokens of the prompt whose KV its breakpoints keep here."""
+    pinned_spans: tuple[PinnedSpan, ...] = ()
+    """Those of them that nothing kept, or not as long, in the order of the prompt."""
 
 
 @dataclass(slots=True)

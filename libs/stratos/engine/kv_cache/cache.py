@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from stratos.common.clock import Clock
-from stratos.core.requests.pins import PinTerms
+from stratos.core.requests.pins import PinnedSpan, PinTerms
 from stratos.engine.contract.results import TierPinStatus
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.engine.kv_cache.admission import KvAdmission
@@ -43,28 +43,36 @@ class KvCache:
         """Drop blocks from both tiers by hash; those in use stay in use. Returns how many were known."""
         return max(self.blocks.forget(hashes), self.tier.forget(hashes))
 
-    def pin(self, hashes: Sequence[bytes], tenant: str, terms: PinTerms) -> int:
-        """Pin the first blocks of a prompt, as far as the device's pool holds them; returns how many are pinned.
+    def pin(self, hashes: Sequence[bytes], tenant: str, terms: PinTerms) -> tuple[int, tuple[PinnedSpan, ...]]:
+        """Pin the first blocks of a prompt, as far as the device's pool holds them.
 
         A copy in host memory lives as long as that on the device; one that is made later inherits the pin.  Where
         blocks are released behind a window a prefix is of no use, and nothing is pinned.
+
+        Returns:
+            First tokens of the prompt that are pinned, and those of them that were not, or for a shorter time.
         """
         if self.tables.window is not None:
-            return 0
+            return 0, ()
         self.expire_pins()
         now_s, num_pinned, begin = self.clock.now(), 0, 0
-        for end, ttl_s in terms.block_runs(self.blocks.block_size):
+        size, spans = self.blocks.block_size, list[PinnedSpan]()
+        for end, ttl_s in terms.block_runs(size):
             chunk, is_whole = hashes[begin:end], num_pinned == begin
+            num_kept = self.blocks.cache.pins.num_kept(chunk, ttl_s)
             pin = Pin(
                 tenant=tenant,
+                ttl_s=ttl_s,
                 expires_s=now_s + min(ttl_s, self.max_pin_s),
                 device_ratio=terms.device_ratio,
                 host_ratio=terms.host_ratio,
             )
             self.tier.pool.pin(chunk, pin)
             num_here = self.blocks.cache.pin(chunk, pin)
+            if is_whole and num_here > num_kept:
+                spans.append(PinnedSpan((begin + num_kept) * size, (begin + num_here) * size, ttl_s))
             num_pinned, begin = num_pinned + (num_here if is_whole else 0), end
-        return num_pinned
+        return num_pinned * size, tuple(spans)
 
     @property
     def are_pins_due(self) -> bool:

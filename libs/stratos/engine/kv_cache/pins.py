@@ -37,6 +37,8 @@ class Pin:
     """Wish to keep blocks of a prompt."""
 
     tenant: str
+    ttl_s: int
+    """Seconds after each use that were asked for."""
     expires_s: float
     """Monotonic seconds."""
     device_ratio: float
@@ -98,16 +100,29 @@ class TierPins:
         """Most blocks that the pin's tenant may keep in this tier."""
         return min(int(self._num_blocks * self._ratio_of(pin)), self.max_pins)
 
+    def num_kept(self, hashes: Sequence[bytes], ttl_s: int) -> int:
+        """How many of the first blocks are pinned for so long, or for longer, after each use."""
+        run = self._exact_run(hashes)
+        if run is not None:
+            return len(hashes) if run.pin.ttl_s >= ttl_s else 0
+        held = map(self._runs.get, hashes)
+        return sum(1 for _ in itertools.takewhile(lambda run: run is not None and run.pin.ttl_s >= ttl_s, held))
+
     def renew(self, hashes: Sequence[bytes], pin: Pin) -> bool:
         """Let a run of exactly these blocks of a chain end later, if there is one, in no time."""
-        run = self._runs.get(hashes[-1]) if hashes else None
-        if run is None or run.pin.tenant != pin.tenant or not len(run.hashes) == run.num_live == len(hashes):
-            return False
-        if (run.hashes[0], run.hashes[-1]) != (hashes[0], hashes[-1]):
+        run = self._exact_run(hashes)
+        if run is None or run.pin.tenant != pin.tenant:
             return False
         if run.pin.expires_s < pin.expires_s:
             run.pin = pin
         return True
+
+    def _exact_run(self, hashes: Sequence[bytes]) -> _Run | None:
+        """The run of exactly these blocks of a chain."""
+        run = self._runs.get(hashes[-1]) if hashes else None
+        if run is None or not len(run.hashes) == run.num_live == len(hashes):
+            return None
+        return run if (run.hashes[0], run.hashes[-1]) == (hashes[0], hashes[-1]) else None
 
     def add(self, hashes: Sequence[bytes], pin: Pin) -> int:
         """Pin blocks that the tier holds, or let their pins end later; returns how many of the first ones are pinned.

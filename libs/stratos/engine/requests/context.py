@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from stratos.common.clock import Clock
 from stratos.common.errors import ContextLengthExceeded
 from stratos.core.block_hash import block_hashes, chain_root
+from stratos.core.requests.pins import PinnedSpan
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.engine.kv_cache.cache import KvCache
 from stratos.engine.requests.grammars import RequestGrammars
@@ -70,10 +71,14 @@ class EngineContext:
             self.kv.store(hashes[index], sequence.block_table[index], sequence.terms.tenant)
         sequence.num_hashed = num_full
 
-    def pin_prompt(self, sequence: Sequence) -> int:
-        """Pin blocks of a prompt that is computed, as its terms say; returns the tokens of its beginning that are."""
+    def pin_prompt(self, sequence: Sequence) -> tuple[int, tuple[PinnedSpan, ...]]:
+        """Pin blocks of a prompt that is computed, as its terms say.
+
+        Returns:
+            The tokens of its beginning that are pinned, and those of them that were not, or for a shorter time.
+        """
         terms, size = sequence.terms.pins, self.kv.blocks.block_size
         if not terms.breakpoints or not self.config.shares_prefixes:
-            return 0
+            return 0, ()
         num_blocks = min(terms.num_tokens // size, sequence.num_hashed)
-        return size * self.kv.pin(sequence.hash_chain(num_blocks, size), sequence.terms.tenant, terms)
+        return self.kv.pin(sequence.hash_chain(num_blocks, size), sequence.terms.tenant, terms)

@@ -297,7 +297,7 @@ class GenerationTable:
         result.outputs.append(output)
         if not state.has_started:
             state.has_started = True
-            state.num_pinned_tokens = self._context.pin_prompt(sequence)
+            state.num_pinned_tokens, state.pinned_spans = self._context.pin_prompt(sequence)
             result.started_stats[state.key] = state.stats()
             if request.sampling.num_prompt_logprobs is not None:
                 result.prompt_logprobs[state.key] = tuple(state.prompt_logprobs)

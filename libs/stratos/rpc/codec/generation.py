@@ -23,13 +23,13 @@ from stratos.core.requests.records import (
 )
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.watermark import Watermark
-from stratos.rpc.codec.fields import EnumCodec, FlatField, optional
+from stratos.rpc.codec.fields import EnumCodec, FlatField, nested, optional
 from stratos.rpc.codec.flat import FlatCodec
 from stratos.rpc.codec.fleet import REF
 from stratos.rpc.codec.terms import terms_from_pb, terms_to_pb
 from stratos.rpc.codec.trace import trace_from_pb, trace_to_pb
 from stratos.rpc.codec.unknown_fields import refuse_unknown_fields
-from stratos.rpc.codec.usage import METER_TAG
+from stratos.rpc.codec.usage import CACHE_WRITES, METER_TAG
 from stratos.rpc.errors import from_error_detail, to_error_detail
 
 FINISH_REASONS: dict[FinishReason, decode_pb2.FinishReason] = {
@@ -66,7 +66,10 @@ _DRAFTS = FlatCodec(DraftUse, decode_pb2.DraftUse)
 _RECEIPT = FlatCodec(
     Receipt,
     decode_pb2.Receipt,
-    fields={"prefill_path": EnumCodec(_PATHS, default=PrefillPath.UNSPECIFIED).field},
+    fields={
+        "prefill_path": EnumCodec(_PATHS, default=PrefillPath.UNSPECIFIED).field,
+        "writes": nested(CACHE_WRITES),
+    },
 )
 
 

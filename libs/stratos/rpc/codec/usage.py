@@ -12,11 +12,11 @@ from stratos.rpc.codec.fields import nested
 from stratos.rpc.codec.flat import FlatCodec
 
 METER_TAG = FlatCodec(MeterTag, decode_pb2.MeterTag)
-_WRITES = FlatCodec(CacheWrites, decode_pb2.CacheWrites)
+CACHE_WRITES = FlatCodec(CacheWrites, decode_pb2.CacheWrites)
 _COUNT = FlatCodec(
     UsageCount,
     decode_pb2.UsageCount,
-    fields={"tag": nested(METER_TAG, "meter"), "writes": nested(_WRITES)},
+    fields={"tag": nested(METER_TAG, "meter"), "writes": nested(CACHE_WRITES)},
     by_hand={"key", "request_id", "attempt"},
 )
 

@@ -58,7 +58,7 @@ def charged_counts(
         num_cached: those of them that a prefix cache had.
         num_output: tokens of the answer that are charged.
         is_left: its client left once the prompt was computed.
-        writes: others of the prompt whose KV is kept for the client.
+        writes: those of the prompt whose KV is kept for the client since this request.
     """
     if not (num_output or is_left):
         return TokenCounts()

@@ -90,7 +90,8 @@ class MessageReader:
                 self.ignored.add("x-anthropic-billing-header")
                 text = text[line.end() :]
             if text:
-                texts.add(text, ttl_s)
+                texts.add(text)
+            texts.mark(ttl_s)
         return texts
 
     def _question(self, blocks: Sequence[tuple[Fields, str, str]]) -> list[ChatMessage]:
@@ -163,7 +164,7 @@ class MessageReader:
             return self._document(fields, source, where)
         if kind in _LEFT_OUT:
             self.ignored.add(f"tool_result.{kind}")
-            return left_out_note(kind), None
+            return left_out_note(kind), fields.take_ttl(CACHE_CONTROL)
         return self._text_alone(fields, kind, where)
 
     def _text(self, fields: Fields, where: str) -> tuple[str, int | None]:
@@ -192,7 +193,12 @@ class MessageReader:
             raise BadRequest(text, param=f"{where}.type", code="unsupported_parameter")
         blocks = self._blocks(fields.take("content"), f"{where}.content")
         fields.end()
-        return _BETWEEN.join(self._text_alone(*block)[0] for block in blocks)
+        texts = MarkedText(_BETWEEN)
+        for block in blocks:
+            texts.add(*self._text_alone(*block))
+        if texts.marks:
+            self.ignored.add(CACHE_CONTROL)
+        return texts.text
 
     def _text_alone(self, fields: Fields, kind: str, where: str) -> tuple[str, int | None]:
         if kind != "text":
@@ -284,4 +290,6 @@ def _one(group: Sequence[ChatMessage]) -> ChatMessage:
     for message in group:
         if message.content:
             content.add(message.content, marks=message.marks)
+        for mark in () if message.content else message.marks:
+            content.mark(mark.ttl_s, mark.fields)
     return replace(group[-1], content=content.text, reasoning=reasoning, marks=content.marks)

@@ -123,15 +123,16 @@ class MessageRenderer(Renderer):
 
 
 def _counts(usage: Usage) -> dict[str, Any]:
-    """Token counts; those of the input are told apart by whether a prefix cache had them, or keeps them now."""
+    """Token counts; those of the input are kept since this request, else read from a cache, else neither."""
     writes = usage.writes
+    num_read = max(0, min(usage.num_cached_tokens - writes.num_cached, usage.num_prompt_tokens - writes.total))
     kept = {"ephemeral_5m_input_tokens": writes.num_5m, "ephemeral_1h_input_tokens": writes.num_1h}
     if writes.num_24h:
         kept["ephemeral_24h_input_tokens"] = writes.num_24h
     return {
-        "input_tokens": usage.num_prompt_tokens - usage.num_cached_tokens - writes.total,
+        "input_tokens": usage.num_prompt_tokens - num_read - writes.total,
         "cache_creation_input_tokens": writes.total,
         "cache_creation": kept,
-        "cache_read_input_tokens": usage.num_cached_tokens,
+        "cache_read_input_tokens": num_read,
         "output_tokens": usage.num_output_tokens,
     }

@@ -26,7 +26,7 @@ from stratos.core.generation import Submission
 from stratos.core.ledger.receipt import MAX_ITEMS
 from stratos.core.ledger.usage import MeterTag
 from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRef
-from stratos.core.requests.pins import NO_WRITES, CacheWrites, cache_writes
+from stratos.core.requests.pins import NO_WRITES, CacheWrites
 from stratos.core.requests.records import EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.trace import TraceContext
@@ -143,13 +143,9 @@ class Generation:
 
     @property
     def told_writes(self) -> CacheWrites:
-        """Tokens of the prompt that are told and whose KV was made and is kept."""
-        receipt, spec = self.transcript.receipt, self.spec
-        if receipt is None or not spec.num_told_prompt_tokens:
-            return NO_WRITES
-        marks = spec.terms.pins.breakpoints
-        num_found = max(self.transcript.num_cached_tokens, receipt.num_found_tokens)
-        return cache_writes(marks, num_found, receipt.num_pinned_tokens)
+        """Tokens of the prompt that are told and whose KV is kept since this request."""
+        receipt = self.transcript.receipt
+        return NO_WRITES if receipt is None or not self.spec.num_told_prompt_tokens else receipt.writes
 
     def _note_attempt(self, attempt: AttemptTrail) -> None:
         if len(self.trail) < MAX_ITEMS:

@@ -132,8 +132,8 @@ class ServedModel:
 
     async def encode_before(
         self, messages: Sequence[ChatMessage], tools: Sequence[Tool], use: TemplateUse, signs: Sequence[str]
-    ) -> list[list[int]]:
-        """Ids of what a conversation that was encoded begins with, up to each of some texts in it.
+    ) -> tuple[list[int], list[int]]:
+        """Ids of what a conversation that was encoded begins with, up to some texts in it; how many are before each.
 
         Raises:
             BadRequest: refused by the template.

@@ -59,7 +59,7 @@ class Fields:
         return self._left.pop(name, None)
 
     def take_ttl(self, *names: str) -> int | None:
-        """The longest time of the marks that these fields are; ``None`` where there is none.
+        """The longest time of the marks that these fields are; ``None`` where none of them asks for anything.
 
         Raises:
             BadRequest: a field of these that is no mark.
@@ -145,12 +145,17 @@ def is_listed(param: str) -> bool:
     return unknown is not None
 
 
+def asks(value: Any) -> bool:
+    """Clients write null, and empty values, for what they do not ask for."""
+    return value is not None and value is not False and value not in ("", [], {})
+
+
 _TTL_READERS = {CACHE_CONTROL: cache_control_ttl, BREAKPOINT: breakpoint_ttl, RETENTION: retention_ttl}
 
 
 def _ttl_of(name: str, value: Any, param: str) -> int | None:
     try:
-        return None if value is None else _TTL_READERS[name](value, param)
+        return _TTL_READERS[name](value, param) if asks(value) else None
     except BadRequest as error:
         if is_listed(error.param or param):
             return None

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from stratos.common.errors import BadRequest
@@ -24,7 +25,7 @@ from stratos.core.requests.tools import (
 )
 from stratos.text.chat_template import ChatMessage
 from stratos.text.marked_text import MarkedText
-from stratos_gateway.openai.fields import Fields, is_listed, object_fields
+from stratos_gateway.openai.fields import Fields, asks, is_listed, object_fields
 
 _DEVELOPER = "developer"
 """To the model it is a system message."""
@@ -80,11 +81,13 @@ def with_marks(
     if last_ttl is not None:
         last = messages[-1]
         messages = (*messages[:-1], replace(last, marks=(*last.marks, CacheMark(len(last.content), last_ttl))))
-    num = sum(len(message.marks) for message in messages) + sum(tool.keeps_s > 0 for tool in tools.tools)
-    if num > MAX_BREAKPOINTS:
+    fields_of = [mark.fields for message in messages for mark in message.marks]
+    fields_of += [(CACHE_CONTROL,) for tool in tools.tools if tool.keeps_s]
+    if (num := len(fields_of)) > MAX_BREAKPOINTS:
         text = f"a request may have at most {MAX_BREAKPOINTS} cache breakpoints, and this one has {num}"
         raise BadRequest(text, param=CACHE_CONTROL)
-    return messages, (CACHE_CONTROL,) if num else ()
+    lost = (CACHE_CONTROL,) if tools.loses_marks else ()
+    return messages, tuple(dict.fromkeys([*chain.from_iterable(fields_of), *lost]))
 
 
 def ignored_in_messages(value: Any) -> tuple[str, ...]:
@@ -141,7 +144,7 @@ def _message(entry: Any, param: str, budget: ValueBudget) -> ChatMessage:
     told = MarkedText()
     if content is not None or not calls:
         _add_content(told, content, f"{param}.content")
-    told.mark(_ttl(entry, f"{param}.", CACHE_CONTROL))
+    _mark(told, entry, f"{param}.", CACHE_CONTROL)
     return ChatMessage(
         "system" if role == _DEVELOPER else role,
         told.text,
@@ -155,19 +158,15 @@ def _message(entry: Any, param: str, budget: ValueBudget) -> ChatMessage:
 
 def _check_rest(entry: dict[str, Any], names: Iterable[str], known: Iterable[str], path: str) -> None:
     """Refuse fields that are none of the known ones and ask for something, as ``prefix`` does elsewhere."""
-    fields = Fields({name: entry[name] for name in names if _asks(entry[name])}, path)
+    fields = Fields({name: entry[name] for name in names if asks(entry[name])}, path)
     fields.ignore(*known)
     fields.end()
 
 
-def _ttl(entry: dict[str, Any], path: str, *names: str) -> int | None:
-    marks = {name: entry[name] for name in names if name in entry and _asks(entry[name])}
-    return Fields(marks, path).take_ttl(*names) if marks else None
-
-
-def _asks(value: Any) -> bool:
-    """Clients write null, and empty values, for what they do not ask for."""
-    return value is not None and value is not False and value not in ("", [], {})
+def _mark(text: MarkedText, entry: dict[str, Any], path: str, *names: str) -> None:
+    """Mark the end of what is there as the fields of these names say."""
+    if given := {name: entry[name] for name in names if name in entry and asks(entry[name])}:
+        text.mark(Fields(given, path).take_ttl(*given), tuple(given))
 
 
 def _name(value: Any, param: str) -> str:
@@ -260,7 +259,8 @@ def _add_content(text: MarkedText, value: Any, param: str) -> None:
         where = f"{param}[{index}]"
         if not isinstance(part, dict) or not isinstance(part.get("type"), str):
             raise BadRequest(f"{where} must be an object with a type", param=where)
-        text.add(_part_text(part, where), _ttl(part, f"{where}.", *_MARKS_OF_PART))
+        text.add(_part_text(part, where))
+        _mark(text, part, f"{where}.", *_MARKS_OF_PART)
 
 
 def _part_text(part: dict[str, Any], where: str) -> str:

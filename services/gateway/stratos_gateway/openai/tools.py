@@ -56,7 +56,8 @@ def take_use(fields: Fields, tools: tuple[Tool, ...], *, is_flat: bool = False) 
     if not tools:
         return NO_TOOLS
     check_tool_sizes(tools, "tools")
-    return ToolUse(tools=allowed, mode=mode, named=named, is_parallel=is_parallel)
+    loses_marks = any(tool.keeps_s for tool in tools if tool not in allowed)
+    return ToolUse(tools=allowed, mode=mode, named=named, is_parallel=is_parallel, loses_marks=loses_marks)
 
 
 def check_tools(value: Any, check_one: Callable[[Any, str, ValueBudget], Tool]) -> tuple[Tool, ...]:

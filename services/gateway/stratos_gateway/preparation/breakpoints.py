@@ -1,20 +1,21 @@
 """Marks in conversations -> breakpoints in token ids, and what a tenant's plan lets a worker keep of them.
 
 A mark stands behind a character of a message.  Where that is in the rendered prompt is found by rendering it once more
-with a text at each mark that cannot be guessed; what is before it is encoded, and a breakpoint is at the last token
-that the prompt begins with likewise.  So a breakpoint is always a prefix of the prompt, whatever a template does.
+with a text at each mark that cannot be guessed.  What is before the last one is encoded, and a breakpoint is at the
+last token before its mark up to which the prompt has the same tokens.  So it ends a prefix of the prompt, whatever a
+template does.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 
 from stratos.common.errors import BadRequest
-from stratos.core.requests.pins import NO_PINS, RETENTION, Breakpoint, PinTerms
+from stratos.core.requests.pins import CACHE_CONTROL, NO_PINS, RETENTION, Breakpoint, CacheMark, PinTerms
 from stratos.core.requests.tools import Tool
 from stratos.core.tenancy.plan import CachePolicy, Plan
 from stratos.text.chat_template import ChatMessage
@@ -29,15 +30,27 @@ async def with_breakpoints(
     """The body with its breakpoints; fields that ask for what the plan or the prompt does not allow are ignored."""
     if not (body.keeps_s or body.mark_fields):
         return body
-    asked = (*body.mark_fields, *((RETENTION,) if body.keeps_s else ()))
     if not plan.pinned_kv_ratio or plan.cache_policy is CachePolicy.OFF:
-        return replace(body, ignored=(*body.ignored, *asked))
-    found = [await _breakpoints(model, body, prompt, ids) for prompt, ids in zip(body.prompts, prompts, strict=True)]
-    lost = body.mark_fields if not any(mark.num_tokens for marks, _ in found for mark in marks) else ()
-    whole = [
-        (*marks, *((Breakpoint(num_tokens, body.keeps_s),) if body.keeps_s else ())) for marks, num_tokens in found
-    ]
-    return replace(body, breakpoints=tuple(whole), ignored=(*body.ignored, *lost))
+        return _ignoring(body, [*body.mark_fields, *((RETENTION,) if body.keeps_s else ())])
+    found, lost = list[tuple[Breakpoint, ...]](), list[str]()
+    for prompt, ids in zip(body.prompts, prompts, strict=True):
+        marks = await _marks(model, prompt, ids) if isinstance(prompt, Conversation) and body.mark_fields else []
+        lost += [name for mark, num_tokens in marks if not num_tokens for name in mark.fields]
+        lost += [CACHE_CONTROL] if isinstance(prompt, Conversation) and prompt.tools.loses_marks else []
+        found.append(_breakpoints([*((num, mark.ttl_s) for mark, num in marks), (len(ids), body.keeps_s)]))
+    return _ignoring(replace(body, breakpoints=tuple(found)), lost)
+
+
+def _ignoring(body: GenerationBody, names: Iterable[str]) -> GenerationBody:
+    return replace(body, ignored=tuple(dict.fromkeys([*body.ignored, *names])))
+
+
+def _breakpoints(ends: Iterable[tuple[int, int]]) -> tuple[Breakpoint, ...]:
+    """Breakpoints of tokens and seconds, in the order of the prompt; of several at one token the longest."""
+    ttls = dict[int, int]()
+    for num_tokens, ttl_s in ends:
+        ttls[num_tokens] = max(ttl_s, ttls.get(num_tokens, 0))
+    return tuple(Breakpoint(num, ttls[num]) for num in sorted(ttls) if num and ttls[num])
 
 
 def pin_terms(plan: Plan, breakpoints: Sequence[Breakpoint]) -> PinTerms:
@@ -49,48 +62,50 @@ def pin_terms(plan: Plan, breakpoints: Sequence[Breakpoint]) -> PinTerms:
     )
 
 
-async def _breakpoints(
-    model: ServedModel, body: GenerationBody, prompt: object, ids: tuple[int, ...]
-) -> tuple[list[Breakpoint], int]:
-    """Breakpoints of one prompt, and its length."""
-    if not isinstance(prompt, Conversation) or not body.mark_fields:
-        return [], len(ids)
-    messages, tools, ttls = _marked(prompt)
-    try:
-        signed = replace(prompt, messages=messages, tools=replace(prompt.tools, tools=tools))
-        rendered = await told(model, signed, partial(model.encode_before, signs=tuple(ttls)))
-    except BadRequest:  # the marks alone make the template refuse it, or too long
-        return [], len(ids)
-    counts = [_num_equal(ids, part) for part in rendered]
-    marks = [Breakpoint(count, ttl_s) for count, ttl_s in zip(counts, ttls.values(), strict=True) if count]
-    return sorted(marks, key=lambda mark: mark.num_tokens), len(ids)
+async def _marks(model: ServedModel, prompt: Conversation, ids: tuple[int, ...]) -> list[tuple[CacheMark, int]]:
+    """Marks of a conversation, and how many tokens of its prompt are before each."""
+    found = list[tuple[CacheMark, int]]()
+    for signed, marks in _signed(prompt):
+        try:
+            begin, counts = await told(model, signed, partial(model.encode_before, signs=tuple(marks)))
+        except BadRequest:  # the marks alone make the template refuse it, or too long
+            begin, counts = [], [0] * len(marks)
+        num_equal = _num_equal(ids, begin)
+        found += [(mark, min(count, num_equal)) for mark, count in zip(marks.values(), counts, strict=True)]
+    return found
 
 
-def _marked(prompt: Conversation) -> tuple[tuple[ChatMessage, ...], tuple[Tool, ...], dict[str, int]]:
-    """Messages and tools with a text at each mark, and the seconds of each."""
-    nonce, ttls = secrets.token_hex(8), dict[str, int]()
+def _signed(prompt: Conversation) -> Iterator[tuple[Conversation, Mapping[str, CacheMark]]]:
+    """The conversation with a text at each mark: once for all messages, and once for each tool.
 
-    def sign(ttl_s: int) -> str:
-        text = f"\ue000{nonce}.{len(ttls)}\ue001"
-        ttls[text] = ttl_s
-        return text
+    Templates write a tool in many ways, so the text is the name of another tool in the place behind it: what is before
+    that text has all of the tool, and what is written between two tools.
+    """
+    nonce, tools = secrets.token_hex(8), prompt.tools.tools
+    for number, tool in enumerate(tools):
+        if tool.keeps_s:
+            text = f"{nonce}-tool-"
+            told_of = replace(prompt.tools, tools=(*tools[: number + 1], Tool(text), *tools[number + 2 :]))
+            yield replace(prompt, tools=told_of), {text: CacheMark(0, tool.keeps_s)}
+    marks = dict[str, CacheMark]()
+    messages = tuple(_with_texts(message, nonce, marks) for message in prompt.messages)
+    if marks:
+        yield replace(prompt, messages=messages), marks
 
-    tools = [
-        replace(tool, description=tool.description + sign(tool.keeps_s)) if tool.keeps_s else tool
-        for tool in prompt.tools.tools
-    ]
-    messages = [_signed(message, sign) for message in prompt.messages]
-    return tuple(messages), tuple(tools), ttls
 
+def _with_texts(message: ChatMessage, nonce: str, marks: dict[str, CacheMark]) -> ChatMessage:
+    """A message with a text at each of its marks, which goes into ``marks``.
 
-def _signed(message: ChatMessage, sign: Callable[[int], str]) -> ChatMessage:
-    if not message.marks:
-        return message
+    The text is before the blanks at the end, which templates cut off.
+    """
     parts, begin = list[str](), 0
     for mark in message.marks:
-        parts += [message.content[begin : mark.end], sign(mark.ttl_s)]
-        begin = mark.end
-    return replace(message, content="".join(parts) + message.content[begin:])
+        end = len(message.content[: mark.end].rstrip())
+        text = f"{nonce}-{len(marks)}-"
+        marks[text] = mark
+        parts += [message.content[begin:end], text]
+        begin = max(begin, end)
+    return replace(message, content="".join(parts) + message.content[begin:]) if parts else message
 
 
 def _num_equal(one: Sequence[int], other: Sequence[int]) -> int:

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stratos.common.errors import BadRequest, NotFound
-from stratos.core.ledger.exports import csv_text, sums_row, usage_rows
-from stratos.core.ledger.sums import MEASURES, UsageTable, keep_fields, regroup
+from stratos.core.ledger.exports import SUM_COLUMNS, csv_text, sums_row, usage_rows
+from stratos.core.ledger.sums import UsageTable, keep_fields, regroup
 from stratos.core.tenant import Tenant
 from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.ledger.billing import Billing
@@ -55,7 +55,7 @@ class UsageRoute:
 
 
 def _csv(table: UsageTable, columns: Sequence[str], days: Sequence[str]) -> Response:
-    return Response(csv_text(usage_rows(table, columns), (*columns, *MEASURES, "net", "due")), media_type="text/csv")
+    return Response(csv_text(usage_rows(table, columns), (*columns, *SUM_COLUMNS)), media_type="text/csv")
 
 
 def _json(table: UsageTable, columns: Sequence[str], days: Sequence[str]) -> Response:

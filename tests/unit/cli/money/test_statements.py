@@ -17,12 +17,20 @@ from stratos.cli.money.statements import costs_text, micro_units, money, stateme
 from stratos.common.errors import BadRequest
 from stratos.core.ledger.costs import DeviceCost, model_costs
 from stratos.core.ledger.entry import LedgerEntry, RequestOutcome
-from stratos.core.ledger.exports import ENTRY_COLUMNS, cost_rows, csv_text, entry_row, statement_json
+from stratos.core.ledger.exports import (
+    ENTRY_COLUMNS,
+    SUM_COLUMNS,
+    cost_rows,
+    csv_text,
+    entry_row,
+    statement_json,
+    sums_row,
+)
 from stratos.core.ledger.pricing import Amounts, TokenCounts
 from stratos.core.ledger.statement import make_statement
 from stratos.core.ledger.sums import UsageGroup
 from stratos.core.ledger.violations import violation_windows
-from stratos.core.ledger.windows import PromiseWindow
+from stratos.core.ledger.windows import WINDOW_MEASURES, PromiseWindow
 from tests.support.worlds.usage_counts import TAG, spans_of
 
 ENTRY = LedgerEntry(
@@ -95,6 +103,14 @@ def test_csv_has_a_head_and_no_formulas() -> None:
     assert (rows[0]["request_id"], rows[0]["adapter"], rows[0]["due"]) == ("gen-1", "'=x", "1999999")
     assert (rows[0]["outcome"], rows[0]["is_kept"], rows[0]["http_request_id"]) == ("replayed", "False", "req-9")
     assert rows[0]["revision"] == ENTRY.tag.revision == "3f9a12cd4b5e"
+
+
+def test_columns_of_the_first_release_keep_their_numbers() -> None:
+    numbers = {name: number for number, name in enumerate(ENTRY_COLUMNS)}
+    assert [numbers[name] for name in ("output_tokens", "gross", "cached_discount", "revision")] == [13, 21, 22, 31]
+    assert SUM_COLUMNS[4:9] == ("cached_tokens", "output_tokens", "device_us", "gross", "cached_discount")
+    assert SUM_COLUMNS[14 + len(WINDOW_MEASURES) :][:2] == ("net", "due")
+    assert set(sums_row({})) == set(SUM_COLUMNS)
 
 
 def test_files_are_private_and_hold_the_same(tmp_path: Path) -> None:

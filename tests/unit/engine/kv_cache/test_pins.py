@@ -1,7 +1,6 @@
 """Pinned blocks: they outlive others, within a quota, until their time is over; live sequences always come first."""
 
 from collections import Counter
-from functools import partial
 
 import pytest
 from hypothesis import settings
@@ -9,7 +8,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from stratos.common.clock import FakeClock
-from stratos.core.requests.pins import TTL_1H_S, TTL_5M_S, TTL_24H_S, Breakpoint, CacheWrites, PinTerms, cache_writes
+from stratos.core.requests.pins import (
+    TTL_1H_S,
+    TTL_5M_S,
+    TTL_24H_S,
+    Breakpoint,
+    CacheWrites,
+    PinnedSpan,
+    PinTerms,
+    cache_writes,
+)
 from stratos.core.requests.records import PrefillJob
 from stratos.core.requests.terms import RequestTerms
 from stratos.engine.contract.results import PrefillEventKind
@@ -27,7 +35,7 @@ FOUR_BLOCKS = (Breakpoint(16, TTL_5M_S),)
 
 
 def pin(tenant="a", expires_s=1.0, ratio=0.34):
-    return Pin(tenant=tenant, expires_s=expires_s, device_ratio=ratio, host_ratio=ratio)
+    return Pin(tenant=tenant, ttl_s=TTL_5M_S, expires_s=expires_s, device_ratio=ratio, host_ratio=ratio)
 
 
 class PinnedBlocksMachine(RuleBasedStateMachine):
@@ -304,9 +312,25 @@ def test_nothing_is_pinned_where_nothing_is_shared(make_engine, clock):
     assert ask(engine, "keeps", "k", marks=FOUR_BLOCKS).num_pinned_tokens == 0
 
 
-def test_written_tokens_are_those_that_were_kept_and_not_found():
-    writes = partial(cache_writes, [Breakpoint(10, TTL_1H_S), Breakpoint(30, TTL_5M_S)])
-    assert writes(0, 30) == CacheWrites(num_5m=20, num_1h=10)
-    assert writes(4, 16) == CacheWrites(num_5m=6, num_1h=6)
-    assert writes(16, 16) == writes(30, 16) == CacheWrites()
-    assert cache_writes([Breakpoint(8, TTL_5M_S), Breakpoint(8, TTL_24H_S)], 0, 8) == CacheWrites(num_24h=8)
+def test_tokens_are_written_when_they_are_pinned_first_or_for_longer(make_engine, clock):
+    engine = make_engine(ALWAYS, clock, num_blocks=24, block_size=SIZE)
+    day, hour = Breakpoint(16, TTL_24H_S), Breakpoint(16, TTL_1H_S)
+    assert ask(engine, "a", "plain").pinned_spans == ()
+    found = ask(engine, "a", "a", marks=[day])
+    assert (found.num_cached_tokens, found.pinned_spans) == (16, (PinnedSpan(0, 16, TTL_24H_S),)), "cached, not kept"
+    for number, marks in enumerate(([day], [hour], FOUR_BLOCKS)):
+        assert ask(engine, "a", f"a{number}", marks=marks).pinned_spans == ()
+    assert ask(engine, "b", "b", marks=FOUR_BLOCKS).pinned_spans == (PinnedSpan(0, 16, TTL_5M_S),)
+    both = [Breakpoint(10, TTL_1H_S), Breakpoint(17, TTL_5M_S)]
+    assert ask(engine, "b", "b1", marks=both).pinned_spans == (PinnedSpan(0, 8, TTL_1H_S),), "in full blocks"
+    assert ask(engine, "b", "b2", marks=both).pinned_spans == ()
+    clock.advance(TTL_5M_S + 1)
+    assert ask(engine, "b", "b3", marks=both).pinned_spans == (PinnedSpan(8, 16, TTL_5M_S),), "its time was over"
+
+
+def test_written_tokens_are_told_by_time_and_by_what_a_cache_had():
+    spans = [PinnedSpan(0, 8, TTL_1H_S), PinnedSpan(8, 32, TTL_5M_S)]
+    assert cache_writes(spans, 0, 0) == CacheWrites(num_5m=24, num_1h=8)
+    assert cache_writes(spans, 4, 16) == CacheWrites(num_5m=24, num_1h=4, num_cached=12)
+    assert cache_writes(spans, 16, 8) == CacheWrites(num_5m=16)
+    assert cache_writes([], 0, 8) == cache_writes(spans, 40, 40) == CacheWrites()

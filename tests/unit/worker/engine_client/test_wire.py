@@ -13,6 +13,7 @@ from stratos.common.errors import BadRequest, Internal, StratosError
 from stratos.core.kv import BlockLedger, HostLedger, KvRange
 from stratos.core.requests.embedding import EmbeddingOutput, EmbedRequest, PoolingKind
 from stratos.core.requests.grammar import GrammarKind, GrammarSpec
+from stratos.core.requests.pins import PinnedSpan
 from stratos.core.requests.records import (
     ChoiceOutput,
     ChoiceState,
@@ -37,6 +38,7 @@ from stratos.engine.contract.results import (
     RequestStats,
     StepResult,
     StepShares,
+    TierPinStatus,
 )
 from stratos.kv_transfer.port.base import DataPort
 from stratos.kv_transfer.transfer import FrameArrived, FrameHeader, PortEvent, RingBroken, TransportOffer
@@ -205,7 +207,11 @@ RECORDS: dict[str, list[object]] = {
             outputs=[ChoiceOutput(KEY, 1, 6, [7, 8], [LOGPROBS], FinishReason.GRAMMAR)],
             embeddings=[EmbeddingOutput(key=KEY, values=b"\x00\x01", num_cached_tokens=4)],
             prefill_events=[PrefillEvent(kind=PrefillEventKind.CHUNK, leg="leg", num_tokens=3)],
-            started_stats={KEY: RequestStats(**dict.fromkeys(names_of(RequestStats), 9))},
+            started_stats={
+                KEY: RequestStats(
+                    **dict.fromkeys(names_of(RequestStats), 9) | {"pinned_spans": (PinnedSpan(16, 32, 300),)}
+                )
+            },
             prompt_logprobs={KEY: (LOGPROBS,)},
             damaged={KEY: [b"\x00\xff"]},
         ),
@@ -222,6 +228,7 @@ RECORDS: dict[str, list[object]] = {
             waiting_by_class={1: 3},
             audits=AuditCounts(3, 1),
             cost_errors=CostErrors(0.1, 0.5),
+            pins={"device": TierPinStatus(num_blocks=3, dropped={"quota": 1})},
             host=HostTierStatus(
                 slots=HostLedger(**dict.fromkeys(names_of(HostLedger), 2)),
                 **{name: 4 for name in names_of(HostTierStatus) if name != "slots"},

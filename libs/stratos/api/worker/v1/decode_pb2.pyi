@@ -273,14 +273,16 @@ class UsageCount(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., meter: _Optional[_Union[MeterTag, _Mapping]] = ..., num_prompt_tokens: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., num_output_tokens: _Optional[int] = ..., queue_ns: _Optional[int] = ..., prefill_ns: _Optional[int] = ..., decode_ns: _Optional[int] = ..., device_ns: _Optional[int] = ..., num_computed_tokens: _Optional[int] = ..., writes: _Optional[_Union[CacheWrites, _Mapping]] = ...) -> None: ...
 
 class CacheWrites(_message.Message):
-    __slots__ = ("num_5m", "num_1h", "num_24h")
+    __slots__ = ("num_5m", "num_1h", "num_24h", "num_cached")
     NUM_5M_FIELD_NUMBER: _ClassVar[int]
     NUM_1H_FIELD_NUMBER: _ClassVar[int]
     NUM_24H_FIELD_NUMBER: _ClassVar[int]
+    NUM_CACHED_FIELD_NUMBER: _ClassVar[int]
     num_5m: int
     num_1h: int
     num_24h: int
-    def __init__(self, num_5m: _Optional[int] = ..., num_1h: _Optional[int] = ..., num_24h: _Optional[int] = ...) -> None: ...
+    num_cached: int
+    def __init__(self, num_5m: _Optional[int] = ..., num_1h: _Optional[int] = ..., num_24h: _Optional[int] = ..., num_cached: _Optional[int] = ...) -> None: ...
 
 class UsageCounts(_message.Message):
     __slots__ = ("counts",)
@@ -354,7 +356,7 @@ class ChoiceDelta(_message.Message):
     def __init__(self, index: _Optional[int] = ..., offset: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[PositionLogprobs, _Mapping]]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ...) -> None: ...
 
 class Receipt(_message.Message):
-    __slots__ = ("num_prompt_tokens", "num_cached_tokens", "num_transferred_tokens", "num_recomputed_tokens", "prefill_path", "prefill_worker_id", "queue_ns", "prefill_ns", "transfer_ns", "numerics_id", "num_pinned_tokens", "num_source_cached_tokens")
+    __slots__ = ("num_prompt_tokens", "num_cached_tokens", "num_transferred_tokens", "num_recomputed_tokens", "prefill_path", "prefill_worker_id", "queue_ns", "prefill_ns", "transfer_ns", "numerics_id", "num_pinned_tokens", "writes")
     NUM_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_TRANSFERRED_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -366,7 +368,7 @@ class Receipt(_message.Message):
     TRANSFER_NS_FIELD_NUMBER: _ClassVar[int]
     NUMERICS_ID_FIELD_NUMBER: _ClassVar[int]
     NUM_PINNED_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    NUM_SOURCE_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    WRITES_FIELD_NUMBER: _ClassVar[int]
     num_prompt_tokens: int
     num_cached_tokens: int
     num_transferred_tokens: int
@@ -378,8 +380,8 @@ class Receipt(_message.Message):
     transfer_ns: int
     numerics_id: str
     num_pinned_tokens: int
-    num_source_cached_tokens: int
-    def __init__(self, num_prompt_tokens: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., num_transferred_tokens: _Optional[int] = ..., num_recomputed_tokens: _Optional[int] = ..., prefill_path: _Optional[_Union[PrefillPath, str]] = ..., prefill_worker_id: _Optional[str] = ..., queue_ns: _Optional[int] = ..., prefill_ns: _Optional[int] = ..., transfer_ns: _Optional[int] = ..., numerics_id: _Optional[str] = ..., num_pinned_tokens: _Optional[int] = ..., num_source_cached_tokens: _Optional[int] = ...) -> None: ...
+    writes: CacheWrites
+    def __init__(self, num_prompt_tokens: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., num_transferred_tokens: _Optional[int] = ..., num_recomputed_tokens: _Optional[int] = ..., prefill_path: _Optional[_Union[PrefillPath, str]] = ..., prefill_worker_id: _Optional[str] = ..., queue_ns: _Optional[int] = ..., prefill_ns: _Optional[int] = ..., transfer_ns: _Optional[int] = ..., numerics_id: _Optional[str] = ..., num_pinned_tokens: _Optional[int] = ..., writes: _Optional[_Union[CacheWrites, _Mapping]] = ...) -> None: ...
 
 class DraftUse(_message.Message):
     __slots__ = ("num_drafted", "num_accepted", "num_cut")
