@@ -293,7 +293,7 @@ DEEP: dict[str, Any] = functools.reduce(lambda inner, _: {"items": inner}, range
         (calling({}), "messages[0].tool_calls[0].function.arguments"),
         ({"tool_choice": "sometimes"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "gone"}}}, "tool_choice.function.name"),
-        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "custom"}}, "tool_choice.type"),
         ({"parallel_tool_calls": "no"}, "parallel_tool_calls"),
         ({"extra_body": {"structured_outputs": {"regex": "a+"}}}, "structured_outputs.regex"),
         ({"functions": [FUNCTION]}, "functions"),

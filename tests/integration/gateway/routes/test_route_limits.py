@@ -247,7 +247,7 @@ LOGPROBS = ["message.output_text.logprobs"]
         ("text.format.schema", {"format": {"type": "json_schema", "name": "x", "schema": {"type": "frob"}}}),
         ("text.format.schema", {"format": {"type": "json_schema", "name": "x", "schema": nested(700)}}),
         ("text.format.json_schema", {"format": {"type": "json_schema", "name": "x", "json_schema": {}}}),
-        ("tool_choice.type", {"type": "allowed_tools"}),
+        ("tool_choice.type", {"type": "custom"}),
         ("tool_choice.name", {"type": "function", "name": "gone"}),
         ("tools[0].name", [{"type": "function", "name": "a b"}]),
         ("tools[0].function", [{"type": "function", "name": "f", "function": {}}]),
