@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import grpc.aio
@@ -39,3 +40,23 @@ class FakeOutputSession:
         with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.UsageError):
             async with self._write_lock:  # grpc takes one write at a time
                 await self.context.write(message)
+
+
+def tell_logprobs(delta: decode_pb2.ChoiceDelta, token: int, logprobs: Sequence[float], num_top: int) -> None:
+    """Add the log probabilities of one place, as an engine ranks them."""
+    entry, order = delta.logprobs.add(), sorted(range(len(logprobs)), key=lambda t: (-logprobs[t], t))
+    entry.sampled.token_id, entry.sampled.logprob, entry.sampled.rank = token, logprobs[token], order.index(token) + 1
+    for rank, top in enumerate(order[:num_top]):
+        entry.top.add(token_id=top, logprob=logprobs[top], rank=rank + 1)
+
+
+def prompt_logprobs(submit: decode_pb2.Submit, shift: float) -> list[decode_pb2.PositionLogprobs]:
+    """Minus the place of each token from the second on; the most likely ones have the ids right after it."""
+    entries = []
+    for place, token in list(enumerate(submit.prompt_ids))[1:]:
+        entry = decode_pb2.PositionLogprobs()
+        entry.sampled.token_id, entry.sampled.logprob, entry.sampled.rank = token, shift - place, 3
+        for rank in range(submit.sampling.num_prompt_logprobs):
+            entry.top.add(token_id=(token + 1 + rank) % 4096, logprob=-0.25 - rank, rank=1 + rank)
+        entries.append(entry)
+    return entries

@@ -34,7 +34,7 @@ from stratos_gateway.parts import Backends
 from stratos_gateway.routers.contract import Routers
 from stratos_gateway.service import GatewayService
 from stratos_gateway.settings import GatewaySettings
-from tests.support.fakes.output_session import FakeOutputSession
+from tests.support.fakes.output_session import FakeOutputSession, prompt_logprobs, tell_logprobs
 from tests.support.fakes.router import FakeRouter
 from tests.support.fakes.scripted_worker import ScriptedWorker
 from tests.support.paths import BASE_MODEL
@@ -216,7 +216,7 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
             token = ids[position + skipped]
             delta = decode_pb2.ChoiceDelta(index=index, offset=position + skipped, token_ids=[token])
             if params.HasField("num_logprobs") and self.logprobs_of is not None:
-                _tell(delta, token, self.logprobs_of(submit), params.num_logprobs)
+                tell_logprobs(delta, token, self.logprobs_of(submit), params.num_logprobs)
             elif params.HasField("num_logprobs"):
                 entry = delta.logprobs.add()
                 entry.sampled.token_id, entry.sampled.logprob, entry.sampled.rank = token, -0.5, 1
@@ -234,7 +234,7 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
             deltas.append(delta)
         receipt = self._receipt(submit) if is_first else None
         is_scored = is_first and submit.sampling.HasField("num_prompt_logprobs")
-        prompt = _prompt_logprobs(submit, self.prompt_shift.get(submit.model_digest, 0.0)) if is_scored else []
+        prompt = prompt_logprobs(submit, self.prompt_shift.get(submit.model_digest, 0.0)) if is_scored else []
         await self._send(session, submit, deltas=deltas, receipt=receipt, prompt_logprobs=prompt)
 
     def _receipt(self, submit: decode_pb2.Submit) -> decode_pb2.Receipt:
@@ -254,26 +254,6 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
         outputs = step_to_pb(self.step, session.num_submits, [delta], session.submit_of)
         session.num_in_columns += len(outputs.tokens.submits)
         await session.write(decode_pb2.SessionResponse(step_outputs=outputs))
-
-
-def _tell(delta: decode_pb2.ChoiceDelta, token: int, logprobs: Sequence[float], num_top: int) -> None:
-    """Add the log probabilities of one place, as an engine ranks them."""
-    entry, order = delta.logprobs.add(), sorted(range(len(logprobs)), key=lambda t: (-logprobs[t], t))
-    entry.sampled.token_id, entry.sampled.logprob, entry.sampled.rank = token, logprobs[token], order.index(token) + 1
-    for rank, top in enumerate(order[:num_top]):
-        entry.top.add(token_id=top, logprob=logprobs[top], rank=rank + 1)
-
-
-def _prompt_logprobs(submit: decode_pb2.Submit, shift: float) -> list[decode_pb2.PositionLogprobs]:
-    """Minus the place of each token from the second on; the most likely ones have the ids right after it."""
-    entries = []
-    for place, token in list(enumerate(submit.prompt_ids))[1:]:
-        entry = decode_pb2.PositionLogprobs()
-        entry.sampled.token_id, entry.sampled.logprob, entry.sampled.rank = token, shift - place, 3
-        for rank in range(submit.sampling.num_prompt_logprobs):
-            entry.top.add(token_id=(token + 1 + rank) % 4096, logprob=-0.25 - rank, rank=1 + rank)
-        entries.append(entry)
-    return entries
 
 
 @dataclass

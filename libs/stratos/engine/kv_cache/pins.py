@@ -52,9 +52,9 @@ class _Run:
 
     pin: Pin
     hashes: list[bytes]
-    """In the order of the prompt; those that were lost since, or are another run's, may be among them."""
+    """In the order of the prompt; others that were lost since, or are another run's, may be among them."""
     num_live: int
-    """Those that are its own."""
+    """Hashes that are its own."""
 
 
 class TierPins:
