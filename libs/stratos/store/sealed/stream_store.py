@@ -112,7 +112,7 @@ class StreamWrite:
     """Number of the block, which replaces the one of this number; -1 writes none."""
     content: bytes = b""
     number: int = 0
-    """Of the stream in frames of this gateway, which go on behind the block."""
+    """Number of the stream in frames of this gateway, which go on behind the block."""
     ends: str = ""
     """"d" done, "r" given up."""
     end: bytes = b""
@@ -124,9 +124,9 @@ class StreamFrame:
 
     tenant_id: str
     turn: int
-    """Of the gateway, from 1; it replaces the one that is ``FRAME_SLOTS`` older."""
+    """Number of the gateway's turn, from 1; the frame replaces the one that is ``FRAME_SLOTS`` older."""
     entries: bytes
-    """Of each token three numbers of 32 bits: that of its stream, its own among the pieces, the token."""
+    """Three numbers of 32 bits for each token: that of its stream, its own among the pieces, the token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -157,7 +157,7 @@ class StreamDesk:
             raise
 
     def _write_again(self, due: Sequence[OwnedStream], frames: Sequence[StreamFrame], now_s: float) -> None:
-        """What may not have been written, and what was in these frames alone, is written with the next turn."""
+        """Let the next turn write what may not have been written, and what was in these frames alone."""
         tenants = {frame.tenant_id for frame in frames}
         unframed = [stream for stream in self._owned if stream.tenant_id in tenants]
         for stream in [*due, *unframed]:

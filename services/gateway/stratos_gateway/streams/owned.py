@@ -24,7 +24,7 @@ class Ownership:
 
     epoch: int = 1
     number: int = 0
-    """Of the stream in this gateway's frames."""
+    """Number of the stream in this gateway's frames."""
     block: int = 0
     """Number of the first block that is its own."""
     num_pieces: int = 0

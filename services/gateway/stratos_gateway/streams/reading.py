@@ -107,7 +107,7 @@ class RecordReading:
         self.block, self._num_pieces = number, len(block.pieces)
 
     def _without_tail(self, piece: Piece) -> Piece:
-        """What of a piece was not read before; a gateway that takes over may put tokens together otherwise."""
+        """Part of a piece that was not read before; a gateway that takes over may put tokens together otherwise."""
         known, ids = self._tail[: len(piece.ids)], list(piece.ids)
         if known != ids[: len(known)]:
             raise StreamGone("the record of this stream cannot be read")
