@@ -86,7 +86,7 @@ class Receipt:
     num_pinned_tokens: int = 0
     """First tokens of the prompt whose KV its breakpoints keep there."""
     writes: CacheWrites = NO_WRITES
-    """Those of them that are kept since this attempt, or for longer than before."""
+    """Tokens among them that are kept since this attempt, or for longer than before."""
 
     @property
     def is_exact(self) -> bool:

@@ -209,7 +209,7 @@ class RequestState:
     num_recomputed_tokens: int = 0
     num_pinned_tokens: int = 0
     pinned_spans: tuple[PinnedSpan, ...] = ()
-    """As ``RequestStats`` has them."""
+    """Both like those of ``RequestStats``."""
     first_scheduled_s: float | None = None
     has_started: bool = False
     """Some choice got a token."""

@@ -33,7 +33,7 @@ class TokenCounts:
     """Tokens of ``num_prompt`` that the prefix cache had."""
     num_output: int = 0
     writes: CacheWrites = NO_WRITES
-    """Those of ``num_prompt`` whose KV is kept for the client since this request."""
+    """Tokens of ``num_prompt`` whose KV is kept for the client since this request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,6 @@ def check_title(value: object, param: str) -> str:
 
 
 def document_text(title: str, text: str) -> str:
-    """What a model reads of a document; lines of its own, as other parts of a message may stand beside it."""
+    """The text that a model reads of a document; lines of its own, as other parts of a message may stand beside it."""
     name = f"document: {title}" if title else "document"
     return f"\n[{name}]\n{text}\n[end of document]\n"

@@ -33,7 +33,7 @@ class CacheMark(NamedTuple):
     """Characters before it."""
     ttl_s: int
     fields: tuple[str, ...] = (CACHE_CONTROL,)
-    """Those that ask for it."""
+    """Names of what asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class CacheWrites:
     num_1h: int = 0
     num_24h: int = 0
     num_cached: int = 0
-    """Those of them that a cache had: nothing but keeping them is new."""
+    """Tokens among them that a cache had: nothing but keeping them is new."""
 
     @property
     def total(self) -> int:

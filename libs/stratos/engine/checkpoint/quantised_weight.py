@@ -44,7 +44,7 @@ class QuantisedWeight:
 
     @property
     def factors(self) -> Tensor:
-        """What codes are multiplied with, float32 [outputs, groups]."""
+        """Factors of the codes, float32 [outputs, groups]."""
         return self.scales * BYTE_STEP if self.scheme == LinearScheme.LLM_INT8 else self.scales
 
     def floats(self) -> Tensor:
@@ -138,7 +138,7 @@ class NestedWeight:
         return self.codes.shape[0], self.codes.shape[1]
 
     def floats(self) -> Tensor:
-        """What the codes stand for, float32 [outputs, inputs], in the format's arithmetic: the kernels' reference."""
+        """Numbers of the codes, float32 [outputs, inputs], in the format's arithmetic: the kernels' reference."""
         if self.scheme == LinearScheme.NVFP4:
             return self._nvfp4_floats()
         wholes = self.wholes.repeat_interleave(SUPER_BLOCK // STEP, dim=1)

@@ -60,7 +60,7 @@ class RequestStats:
     num_pinned_tokens: int = 0
     """First tokens of the prompt whose KV its breakpoints keep here."""
     pinned_spans: tuple[PinnedSpan, ...] = ()
-    """Those of them that nothing kept, or not as long, in the order of the prompt."""
+    """Tokens among them that nothing kept, or not as long, in the order of the prompt."""
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from llguidance import LLMatcher
 
+from stratos.common.clock import SystemClock
 from stratos.common.errors import BadRequest
 from stratos.text.grammar import brief_error
 
@@ -40,11 +41,11 @@ class GrammarMatcher:
     def __init__(
         self,
         compiled: LLMatcher,
-        wall_time: Callable[[], float] = time.perf_counter,
+        wall_time: Callable[[], float] | None = None,
         cpu_time: Callable[[], float] = time.thread_time,
     ) -> None:
         self.compiled = compiled
-        self._wall_time = self._clock = wall_time
+        self._wall_time = self._clock = wall_time or SystemClock().now
         self._cpu_time = cpu_time
         self._num_slow = 0
 

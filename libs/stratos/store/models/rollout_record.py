@@ -107,7 +107,7 @@ class RolloutRecord:
     """Number of the count of requests that is judged: a step begins with a count of its own."""
     baseline: Baseline | None = None
     drift: Drift | None = None
-    """As measured before the first weights; ``None`` until then, or without a gate on it."""
+    """Measured before the first weights; ``None`` until then, or without a gate on it."""
     alias_version: Annotated[int, Ge(0)] | None = None
     """Version of the model's alias when it started, 0 where it had none; other targets since are an edit by hand."""
     reason: str = ""

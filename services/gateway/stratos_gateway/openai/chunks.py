@@ -61,7 +61,7 @@ class Usage:
     num_output_tokens: int = 0
     num_cached_tokens: int = 0
     writes: CacheWrites = NO_WRITES
-    """Those of the prompt whose KV is kept for the client since this request."""
+    """Tokens of the prompt whose KV is kept for the client since this request."""
 
     def body(self, num_reasoning: int | None = None) -> dict[str, Any]:
         """In OpenAI's shape.

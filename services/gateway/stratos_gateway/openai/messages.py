@@ -277,7 +277,7 @@ def _part_text(part: dict[str, Any], where: str) -> str:
 
 
 def read_file(value: Any, param: str) -> str:
-    """What the model reads of a file, which comes within its request.
+    """Text that the model reads of a file, which comes within its request.
 
     Raises:
         BadRequest: malformed, no text, or somewhere else, with ``param``.

@@ -156,7 +156,7 @@ def left_out(value: Any) -> tuple[str, ...]:
 
 
 def _text_of_file(part: dict[str, Any]) -> str | None:
-    """What the model reads of a file that a function has made, or ``None`` for one that is no text."""
+    """Text that the model reads of a file that a function has made, or ``None`` for one that is no text."""
     if part["type"] == _FILE:
         with suppress(BadRequest):
             return _file(part, "")
