@@ -12,7 +12,7 @@ SIZE = 4
 
 
 def pin(tenant="a", expires_s=1.0):
-    return Pin(tenant=tenant, expires_s=expires_s, device_ratio=0.9, host_ratio=0.9)
+    return Pin(tenant=tenant, ttl_s=300, expires_s=expires_s, device_ratio=0.9, host_ratio=0.9)
 
 
 def released(num_blocks, num_pinned, expires_s=10.0):
