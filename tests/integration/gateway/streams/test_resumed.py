@@ -66,7 +66,7 @@ async def test_what_the_version_before_took_is_given_again_though_it_is_refused_
     path = "/v1/chat/completions"
     given = body(path, messages=[{"role": "user", "content": "hi", "weight": 1}])
     with monkeypatch.context() as before:
-        before.setattr("stratos_gateway.openai.messages._asks", lambda value: False)
+        before.setattr("stratos_gateway.openai.messages.asks", lambda value: False)
         first = await read(worlds[0], "POST", path, given, idempotency_key="a key")
     again = await read(worlds[1], "POST", path, given, idempotency_key="a key")
     assert (again.status, texts(again)) == (200, texts(first))
