@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-from collections import Counter
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import pytest
 
@@ -130,90 +126,3 @@ async def test_a_gate_a_crash_a_killed_gateway_and_a_removal_cost_no_stream_and_
 
 async def _has(platform: PlatformProcess, names: set[str]) -> bool:
     return set(await pids_of(platform)) == names
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-async def test_two_roll_outs_at_once_outlive_a_router_a_worker_and_a_gateway_without_the_object_store(
-    platform: PlatformProcess, tmp_path: Path
-) -> None:
-    """Every request that is counted is a real one here."""
-    admin = Admin(platform, await admin_key(platform))
-    pids = await pids_of(platform)
-    olds = {name: next(iter(await admin.revisions(name))) for name in ("base", "small")}
-    news = dict[str, str]()
-
-    async def models(*arguments: str) -> str:
-        return await stratos(platform, "models", *arguments, "--key", admin.key)
-
-    for context, (name, old) in enumerate(olds.items(), start=50000):
-        await models("alias", name, f"{name}@{old[:12]}")
-        await models("add", name, str(save_revision(tmp_path / name, context)), "--wait-s", "100")
-        [news[name]] = (await admin.revisions(name)).keys() - {old}
-    await until_recorded(platform)
-    mixed = Mixed(platform, "small")
-    await mixed.learn(olds["small"], news["small"])
-    for name, new in news.items():
-        options = (
-            "--steps",
-            "25,50,100",
-            "--hold",
-            "15s",
-            "--sticky",
-            "request",
-            "--gate",
-            "errors=5%,ttft_p99=+1000%",
-        )
-        await models("rollout", name, "--to", new[:12], *options)
-
-    def has_ended(seen: dict[str, Any]) -> bool:
-        return seen.get("phase") in ("done", "rolled_back", "aborted")
-
-    loads = [asyncio.create_task(ask_until(admin, name, has_ended, num_counted=0)) for name in news]
-    found = Counter[str]()
-    for strike in (_kill_router, partial(_kill_worker, news["small"]), partial(_kill_without_store, admin)):
-        found += await mixed.run(partial(_struck, platform, strike))
-    while not all(load.done() for load in loads):
-        found += await mixed.run(partial(_struck, platform, None))
-    assert min(found[olds["small"]], found[news["small"]]) > NUM_CUT, found
-    for name, load in zip(news, loads, strict=True):
-        assert set(load.result()) <= {0, 200}, (name, load.result())  # 0: its gateway was killed
-        await eventually(partial(admin.is_at, name, "done", 100), "all requests go to the new revision")
-        await models("alias", name, f"{name}@{olds[name][:12]}")
-        await models("remove", name, "--digest", news[name][:12])
-        await models("unalias", name)
-    await eventually(partial(_has, platform, set(pids)), "the workers of what was removed have left")
-
-
-Strike = Callable[[PlatformProcess], Awaitable[None]]
-
-
-async def _struck(platform: PlatformProcess, strike: Strike | None, run: StreamRun, in_effect: asyncio.Event) -> None:
-    await eventually(lambda: run.num_open() >= NUM_CUT, "streams under which it comes")
-    if strike is not None:
-        await strike(platform)
-    in_effect.set()
-
-
-async def _kill_router(platform: PlatformProcess) -> None:
-    os.kill((await pids_of(platform))["router-0"], signal.SIGKILL)
-
-
-async def _kill_worker(digest: str, platform: PlatformProcess) -> None:
-    os.kill((await pids_of(platform))[f"decode-small-{digest[:8]}-0"], signal.SIGKILL)
-
-
-async def _kill_without_store(admin: Admin, platform: PlatformProcess) -> None:
-    """The gateway that comes back cannot load what it has no copy of, so roll-outs hold until the store is there."""
-    store = Path(platform.facts()["object_store_url"].removeprefix("file://"))
-    away = store.with_name("away")
-    await asyncio.to_thread(store.rename, away)
-    (await asyncio.to_thread(busiest_gateway, platform)).kill()
-
-    async def is_held() -> bool:
-        seen = [await admin.rollout(name) for name in ("base", "small")]
-        gates = {verdict["gate"] for rollout in seen for verdict in rollout.get("verdicts", ())}
-        return "gateways" in gates
-
-    await eventually(is_held, "a living gateway does not serve the new revisions")
-    await asyncio.to_thread(away.rename, store)
