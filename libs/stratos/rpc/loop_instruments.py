@@ -6,12 +6,14 @@ the next scrape.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from prometheus_client import Counter, Histogram
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
+
+from stratos.common.buckets import sorted_counts
 
 
 class LoopCounter(Counter):
@@ -42,12 +44,8 @@ class LoopHistogram(Histogram):
 
     def observe_sorted(self, amounts: Sequence[float]) -> None:
         """Count many amounts at once, the smallest first: neighbours are in few buckets."""
-        bounds, begin = self._upper_bounds, 0
-        while begin < len(amounts):
-            bucket = bisect_left(bounds, amounts[begin])
-            end = bisect_right(amounts, bounds[bucket], begin)
-            self._counts[bucket] += end - begin
-            begin = end
+        for bucket, num in sorted_counts(amounts, self._upper_bounds):
+            self._counts[bucket] += num
         self._amounts += sum(amounts)
 
     def _child_samples(self) -> Iterable[Sample]:

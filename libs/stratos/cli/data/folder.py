@@ -21,7 +21,6 @@ import json
 import os
 import secrets
 import shutil
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from stratos.common.errors import BadRequest, DependencyDown
+from stratos.common.files import replace_file
 
 MIN_FREE_BYTES = 64 * 1024 * 1024
 SHM_ROOT = Path("/dev/shm")  # noqa: S108 - private folders (0700) with random names are made in it
@@ -37,12 +37,7 @@ SHM_PREFIX = "stratos-"
 
 def write_json_atomically(path: Path, content: Any, mode: int = 0o600) -> None:
     """Replace ``path`` in one step, so that a reader sees the old content or the new."""
-    # By thread, too: two of a process may write the same file.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(content, file)
-    temporary.replace(path)
+    replace_file(path, json.dumps(content).encode(), mode=mode)
 
 
 def try_lock(path: Path) -> IO[bytes] | None:

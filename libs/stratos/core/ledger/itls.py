@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from stratos.common.buckets import sorted_counts
 from stratos.core.ledger.steps import BEYOND, BOUNDS
 
 MAX_STEPS = 16
@@ -63,15 +64,12 @@ class ItlCounter:
 
     def add_sorted(self, gaps_s: Sequence[float]) -> None:
         """One token came after each of these gaps, the shortest first: neighbours are in few steps."""
-        itls_us, begin, num = [gap_s * 1e6 for gap_s in gaps_s], 0, len(gaps_s)
-        self._num += num
+        itls_us = [gap_s * 1e6 for gap_s in gaps_s]
+        self._num += len(itls_us)
         if self._promised_us is not None:
-            self._num_over += num - bisect_right(itls_us, self._promised_us)
-        while begin < num:
-            bucket = bisect_left(BOUNDS, itls_us[begin])
-            end = num if bucket == len(BOUNDS) else bisect_right(itls_us, BOUNDS[bucket], begin)
-            self._counts[bucket] = self._counts.get(bucket, 0) + end - begin
-            begin = end
+            self._num_over += len(itls_us) - bisect_right(itls_us, self._promised_us)
+        for bucket, num in sorted_counts(itls_us, BOUNDS):
+            self._counts[bucket] = self._counts.get(bucket, 0) + num
 
     def itls(self) -> Itls:
         """All so far."""

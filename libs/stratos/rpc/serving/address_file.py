@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from stratos.common.files import replace_file
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceAddress:
@@ -25,9 +27,7 @@ def write_address_file(path: Path, address: ServiceAddress) -> None:
 
 def replace_text(path: Path, text: str) -> None:
     """Replace a file so that a reader sees the old text or the new."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    replace_file(path, text.encode())
 
 
 def read_address_file(path: Path) -> ServiceAddress | None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from stratos.common.errors import BadRequest
+from stratos.common.files import replace_file
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.record_store import read_record
@@ -104,18 +104,7 @@ def parse_copy(content: bytes) -> SnapshotCopy:
 def save_copy(copy: SnapshotCopy, path: Path) -> None:
     """Write a copy to a file of mode 0600; a reader sees the old content or the new."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A process that ends leaves the thread of its last write, and writes once more.
-    part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, 0o600)
-            file.write(dump_copy(copy))
-            file.flush()
-            os.fsync(descriptor)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    replace_file(path, dump_copy(copy), mode=0o600, is_synced=True)
 
 
 def load_copy(path: Path) -> SnapshotCopy | None:
