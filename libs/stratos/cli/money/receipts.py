@@ -10,7 +10,7 @@ import httpx
 
 from stratos.common.error_codes import error_from_code
 from stratos.common.errors import DependencyDown, NotFound
-from stratos.core.requests.pins import TTLS
+from stratos.core.ledger.sums import WRITE_MEASURES
 
 _TIMEOUT_S = 10.0
 _RETRY_S = 0.2
@@ -87,9 +87,10 @@ def _billed(_: str, entries: Any) -> list[str]:
     if not entries:
         return ["  billed      not written yet, or not kept any more"]
     names = ("due", "gross", "credit", "prompt_tokens", "cached_tokens", "output_tokens", "plan")
-    extra = (*(f"cache_write_{ttl}_tokens" for ttl in TTLS), "write_surcharge")  # most have none
     return [
-        f"  billed      {_pairs({n: entry[n] for n in names} | {n: entry.get(n) or None for n in extra})} (micro-units)"
+        # most entries have nothing of what is kept
+        f"  billed      {_pairs({n: entry[n] for n in names} | {n: entry.get(n) or None for n in WRITE_MEASURES})} "
+        "(micro-units)"
         for entry in entries
     ]
 

@@ -20,7 +20,7 @@ from stratos.core.ledger.itls import Itls
 from stratos.core.ledger.pricing import Amounts, Times, TokenCounts
 from stratos.core.ledger.usage import MeterTag
 from stratos.core.ledger.windows import Sample, WindowShare
-from stratos.core.requests.pins import TTLS, CacheWrites
+from stratos.core.requests.pins import WRITE_COUNTS, CacheWrites
 
 OWN_RANK = 1_000_000
 """Of an entry by the gateway that answered the request; entries taken over have the number of their attempt."""
@@ -102,9 +102,7 @@ class LedgerEntry:
             "prompt_tokens": counts.num_prompt,
             "cached_tokens": counts.num_cached,
             "output_tokens": counts.num_output,
-            "cache_write_5m_tokens": counts.writes.num_5m,
-            "cache_write_1h_tokens": counts.writes.num_1h,
-            "cache_write_24h_tokens": counts.writes.num_24h,
+            **counts.writes.counts,
             "device_us": self.stages.device_us,
             "gross": amounts.gross,
             "write_surcharge": amounts.write_surcharge,
@@ -205,7 +203,7 @@ def entry_from_text(request_id: str, tenant: str, text: str) -> LedgerEntry:
                 num_prompt=m.get("prompt_tokens", 0),
                 num_cached=m.get("cached_tokens", 0),
                 num_output=m.get("output_tokens", 0),
-                writes=CacheWrites(*(m.get(f"cache_write_{ttl}_tokens", 0) for ttl in TTLS)),
+                writes=CacheWrites(*(m.get(name, 0) for name in WRITE_COUNTS)),
             ),
             amounts=Amounts(**{f.name: m.get(f.name, 0) for f in fields(Amounts)}),
             stages=StageTimes(

@@ -55,9 +55,7 @@ def entry_row(entry: LedgerEntry, *, for_admin: bool = True) -> dict[str, Any]:
     known = {
         "prompt_tokens": counts.num_prompt,
         "cached_tokens": counts.num_cached,
-        "cache_write_5m_tokens": counts.writes.num_5m,
-        "cache_write_1h_tokens": counts.writes.num_1h,
-        "cache_write_24h_tokens": counts.writes.num_24h,
+        **counts.writes.counts,
         "output_tokens": counts.num_output,
         "outcome": entry.outcome.value,
         "external_cost": entry.external_cost if for_admin else None,

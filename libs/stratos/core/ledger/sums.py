@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from stratos.core.ledger.entry import GROUP_SEPARATOR, summed_key
 from stratos.core.ledger.windows import WINDOW_MEASURES
+from stratos.core.requests.pins import WRITE_COUNTS
 
-WRITE_MEASURES = ("cache_write_5m_tokens", "cache_write_1h_tokens", "cache_write_24h_tokens", "write_surcharge")
+WRITE_MEASURES = (*WRITE_COUNTS, "write_surcharge")
 """What is kept for clients; ``write_surcharge`` is part of ``gross``."""
 MEASURES = (
     "requests", "replays", "externals", "prompt_tokens", "cached_tokens", "output_tokens", "device_us",

@@ -18,6 +18,8 @@ MAX_BREAKPOINTS = 4
 TTL_5M_S, TTL_1H_S, TTL_24H_S = 300, 3600, 86_400
 TTLS: Mapping[str, int] = {"5m": TTL_5M_S, "1h": TTL_1H_S, "24h": TTL_24H_S}
 """Seconds by the names that clients have for them."""
+WRITE_COUNTS = tuple(f"cache_write_{ttl}_tokens" for ttl in TTLS)
+"""Names of the counts of ``CacheWrites`` in ledger, statements and receipts, by time."""
 BREAKPOINT_TTLS: Mapping[str, int] = {"30m": TTL_1H_S, "12h": TTL_24H_S}
 """The same of OpenAI's breakpoints, whose times are minimums: the next longer time that there is."""
 CACHE_CONTROL, BREAKPOINT, RETENTION = "cache_control", "prompt_cache_breakpoint", "prompt_cache_retention"
@@ -126,6 +128,11 @@ class CacheWrites:
     def total(self) -> int:
         """All of them."""
         return self.num_5m + self.num_1h + self.num_24h
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Tokens by the names of ``WRITE_COUNTS``."""
+        return dict(zip(WRITE_COUNTS, (self.num_5m, self.num_1h, self.num_24h), strict=True))
 
     def plus(self, other: CacheWrites) -> CacheWrites:
         return CacheWrites(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(CacheWrites)))
