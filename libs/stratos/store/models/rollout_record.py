@@ -16,6 +16,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Interval
 
+from stratos.store.models.alias_forms import split_name
 from stratos.store.models.alias_record import WHOLE, AliasTarget, Sticky
 
 LEAST_REQUESTS = 200
@@ -116,7 +117,7 @@ class RolloutRecord:
     @property
     def base(self) -> str:
         """Model whose revisions they are."""
-        return self.model.partition("@")[0]
+        return split_name(self.model)[0]
 
     @property
     def is_active(self) -> bool:

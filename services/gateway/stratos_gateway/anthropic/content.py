@@ -290,6 +290,7 @@ def _one(group: Sequence[ChatMessage]) -> ChatMessage:
     for message in group:
         if message.content:
             content.add(message.content, marks=message.marks)
-        for mark in () if message.content else message.marks:
+            continue
+        for mark in message.marks:
             content.mark(mark.ttl_s, mark.fields)
     return replace(group[-1], content=content.text, reasoning=reasoning, marks=content.marks)

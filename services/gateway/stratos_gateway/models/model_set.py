@@ -86,9 +86,9 @@ class ModelSet:
         return None if revision is None else revision.model
 
     def of_digits(self, name: str, digits: str) -> Sequence[ServedModel]:
-        """Revisions of a name whose digests begin with some digits."""
+        """Revisions of a name, of any if it is empty, whose digests begin with some digits."""
         found = (revision.model for digest, revision in self._revisions.items() if digest.startswith(digits))
-        return [model for model in found if model.base.name == name]
+        return [model for model in found if name in ("", model.base.name)]
 
     def is_live(self, digest: str) -> bool:
         """Whether a revision had workers that can take a request, at the last look."""

@@ -198,16 +198,10 @@ class ModelShelf:
         works = [p.work for p in self.placed.values() if p.work is not None and p.is_meant(name, digits)]
         if works:
             await asyncio.wait(works, timeout=ARRIVAL_S)
-        if not self._is_served(name, digits) and any(
-            p.is_coming and p.is_meant(name, digits) for p in self.placed.values()
-        ):
+        is_coming = any(p.is_coming and p.is_meant(name, digits) for p in self.placed.values())
+        if is_coming and not self._models.of_digits(name, digits):
             what = f"the model {name!r}" if not digits else f"the revision {digits[:12]}"
             raise DependencyDown(f"{what} is recorded, and this gateway has not loaded it yet")
-
-    def _is_served(self, name: str, digits: str) -> bool:
-        return any(
-            name in ("", model.base.name) and model.base.digest.startswith(digits) for model in self._models.revisions
-        )
 
     async def run(self) -> None:
         """Root task: follow the records until cancelled."""

@@ -22,7 +22,7 @@ from stratos.core.adapter import BASE_MODEL
 from stratos.core.ledger.pricing import Times
 from stratos.core.ledger.steps import BEYOND, bucket_of
 from stratos.store.counters.arm_counts import ArmCounts, ArmCountStore, CountName, p99_bucket_of
-from stratos.store.models.alias_forms import pinned
+from stratos.store.models.alias_forms import pinned, split_name
 from stratos.store.models.rollout_record import RolloutRecord
 from stratos_gateway.answering.request import ClientRequest, Prepared, PreparedGeneration
 from stratos_gateway.rollouts.blame import Ending, ending_of
@@ -70,7 +70,7 @@ class RolloutEvidence:
         """That of the tag that was asked for, else that of the model: other aliases count beside its own name."""
         if not prepared.base_model:
             return None
-        tagged = self._find(prepared.model) if "@" in prepared.model else None
+        tagged = self._find(prepared.model) if split_name(prepared.model)[1] else None
         return tagged if tagged is not None and tagged.is_counted else self._find(prepared.base_model)
 
     async def run(self) -> None:

@@ -51,16 +51,20 @@ class LayerTensors(ABC):
         """A tensor of the layer; it lies in the mapped file."""
         return self.tensors[f"{self.layer}.{suffix}"].whole()
 
+    def find(self, suffix: str) -> StoredTensor:
+        """A tensor that the layer must have; raises ``InvalidCheckpoint`` where it is missing."""
+        name = f"{self.layer}.{suffix}"
+        if name not in self.tensors:
+            raise InvalidCheckpoint(f"the checkpoint lacks tensor {name}, which quantization_config asks for")
+        return self.tensors[name]
+
     def require(self, suffix: str, shape: tuple[int, ...], types: tuple[str, ...]) -> str:
         """Name of a tensor that the layer must have.
 
         Raises:
             InvalidCheckpoint: it is missing, or has another shape or type.
         """
-        name = f"{self.layer}.{suffix}"
-        if name not in self.tensors:
-            raise InvalidCheckpoint(f"the checkpoint lacks tensor {name}, which quantization_config asks for")
-        found = self.tensors[name]
+        name, found = f"{self.layer}.{suffix}", self.find(suffix)
         if found.shape != shape:
             raise InvalidCheckpoint(
                 f"{found.file_name}: tensor {name} has shape {list(found.shape)}, "

@@ -60,10 +60,7 @@ class Nf4Tensors(LayerTensors):
         self.names = frozenset((*names, f"{layer}.{STATE}"))
 
     def _state(self) -> dict[str, Any]:
-        name = f"{self.layer}.{STATE}"
-        if name not in self.tensors:
-            raise InvalidCheckpoint(f"the checkpoint lacks tensor {name}, which quantization_config asks for")
-        found = self.tensors[name]
+        name, found = f"{self.layer}.{STATE}", self.find(STATE)
         if found.dtype != "U8" or math.prod(found.shape) > _MAX_STATE_BYTES:
             raise InvalidCheckpoint(f"{found.file_name}: tensor {name} is no state of a layer")
         try:
