@@ -138,7 +138,10 @@ def build_endpoints(parts: GatewayParts, edge: Edge, tools: PreparationTools) ->
     scores, workers = ScoreSender(parts.fleet), sources[-1:]
     verdicts = ModerationSource(parts.admission, parts.surroundings.clock)
     return {
-        **{d.path: Endpoint(edge, GenerationPreparer(tools, d), around, sources, sender, begun) for d in DIALECTS},
+        **{
+            d.path: Endpoint(edge, GenerationPreparer(tools, d), around, sources, sender, begun, catalogue.resolve)
+            for d in DIALECTS
+        },
         **{d.path: Endpoint(edge, GenerationPreparer(tools, d), around, workers, scores) for d in SCORING_DIALECTS},
         "/v1/embeddings": Endpoint(edge, embedding, around, [vectors], VectorSender()),
         "/v1/moderations": Endpoint(edge, ModerationPreparer(), around, [verdicts], ReadySender()),

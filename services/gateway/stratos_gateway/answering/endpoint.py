@@ -17,9 +17,10 @@ import orjson
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from stratos.common.errors import Internal, StratosError
+from stratos.common.errors import BadRequest, Internal, ModelNotFound, StratosError
 from stratos.core.tenant import Tenant
 from stratos_gateway.answering.bugs import bugs_told
+from stratos_gateway.answering.chain import FIELD, YIELDS_AFTER_S, Chain, bodies_of, chain_of
 from stratos_gateway.answering.contract import AnswerSender, Preparer, Source, Step
 from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.output import Output
@@ -29,6 +30,10 @@ from stratos_gateway.http.body import until_disconnect
 O = TypeVar("O", bound=Output)  # noqa: E741 - an output
 BegunOf = Callable[[Request, Tenant], Awaitable[str]]
 """Digest of the model that the recorded answer to a request of a tenant began with; "" without one."""
+
+
+Resolve = Callable[[Tenant, str], Awaitable[object]]
+"""Finds what a tenant's name of a model stands for; raises ``StratosError`` where that is nothing."""
 
 
 async def no_record(http: Request, tenant: Tenant) -> str:
@@ -46,6 +51,7 @@ class Endpoint(Generic[O]):
         sources: of answers, tried in order; the last one always answers.
         sender: writes them.
         begun: tells what the answer of a request began with that cannot be prepared as its name stands now.
+        resolve: names of models, where requests may name several; ``None`` takes one model alone.
     """
 
     def __init__(
@@ -56,6 +62,7 @@ class Endpoint(Generic[O]):
         sources: Sequence[Source[O]],
         sender: AnswerSender[O],
         begun: BegunOf = no_record,
+        resolve: Resolve | None = None,
     ) -> None:
         self._edge = edge
         self._preparer = preparer
@@ -63,6 +70,7 @@ class Endpoint(Generic[O]):
         self._sources = sources
         self._sender = sender
         self._begun = begun
+        self._resolve = resolve
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -114,6 +122,52 @@ class Endpoint(Generic[O]):
             raise
 
     async def _answer(self, request: ClientRequest[Any], body: dict[str, Any], revision: str = "") -> None:
+        if FIELD not in body or self._resolve is None:
+            await self._answer_by(request, body, revision)
+            return
+        chain = await self._chain(request, body, self._resolve)
+        bodies = bodies_of(chain, body)
+        del body
+        for name, one in zip(chain.names, bodies, strict=True):
+            if await self._has_answered(request, chain, name, one):
+                return
+
+    async def _chain(self, request: ClientRequest[Any], body: dict[str, Any], resolve: Resolve) -> Chain:
+        """The chain of a body, of which every name is one that its key may use."""
+        chain = chain_of(body)
+        if "idempotency-key" in request.http.headers:
+            text = f"{FIELD} cannot be combined with an Idempotency-Key: its record is of one model"
+            raise BadRequest(text, param=FIELD, code="unsupported_parameter")
+        request.body_text = b""  # a record is of one model, so such an answer has none
+        for name in chain.names:
+            try:
+                await resolve(request.tenant, name)
+            except ModelNotFound as error:
+                error.param = FIELD
+                raise
+        return chain
+
+    async def _has_answered(self, request: ClientRequest[Any], chain: Chain, name: str, body: dict[str, Any]) -> bool:
+        """Ask one model of a chain; false where it has no room, and another one follows."""
+        is_last, headers = name == chain.names[-1], request.exchange.headers
+        num_headers, request.yields_after_s = len(headers), 0.0 if is_last else YIELDS_AFTER_S
+        headers += chain.headers(name)
+        request.trail["choice"] = chain.section(name)
+        try:
+            await self._answer_by(request, body)
+        except StratosError as error:
+            request.error = error
+            chain.refused.append((name, error.code))
+            request.trail["choice"] = chain.section("")
+            del headers[num_headers:]
+            if not request.passes_on:
+                headers += chain.headers()
+                raise
+            request.begin_again()
+            return False
+        return True
+
+    async def _answer_by(self, request: ClientRequest[Any], body: dict[str, Any], revision: str = "") -> None:
         ends_task = partial(self._edge.admission.ends_task, request.place)
         is_recorded = RESUMED in request.http.scope
         with ends_task(), self._edge.reading(is_recorded=is_recorded) as unknown:

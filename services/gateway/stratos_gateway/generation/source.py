@@ -125,7 +125,7 @@ class WorkersSource:
         """Run the generations; they are cancelled at the end."""
         since_s = None if request.declined is None else request.arrival_s
         if self._patience is None:
-            return self.resumed(request, Waiting(since_s=since_s))
+            return self.resumed(request, Waiting(overflow_after_s=request.yields_after_s, since_s=since_s))
         after_s = self._patience(request)
         return self._patient(request, Waiting(overflow_after_s=after_s, since_s=since_s)) if after_s else None
 

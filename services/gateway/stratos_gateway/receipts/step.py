@@ -31,6 +31,8 @@ class ReceiptStep(Step):
 
     def _gather(self, request: ClientRequest[Any]) -> None:
         now_s = self._clock.now()
+        if request.passes_on:
+            return  # the receipt is of the model that is asked last
         if request.output is None and not self._desk.takes_refusal(now_s):
             return
         output = {} if request.output is None else request.output.sections()

@@ -173,3 +173,21 @@ async def worker_of(client: httpx.AsyncClient, request_id: str) -> str:
 
     await eventually(is_there, "the receipt is written")
     return found[0]
+
+
+async def test_the_next_model_of_a_chain_answers_where_one_has_no_worker(
+    platform: PlatformProcess, crashing: Path
+) -> None:
+    """The workers of "dead" die as they load it."""
+    admin = ("--key", await admin_key(platform))
+    await stratos(platform, "models", "add", "dead", str(crashing), *admin)
+    ask = {"models": ["dead", "small"], "prompt": [5, 6], "max_tokens": 3}
+    async with client_of(platform) as client:
+        for stream in (False, True):
+            answer = await client.post(
+                "/completions", json={**ask, "stream": stream}, headers={"connection": "close"}, timeout=30
+            )
+            assert (answer.status_code, answer.headers["x-stratos-model"]) == (200, "small"), answer.text
+            assert answer.headers["x-stratos-model-refused"] == "dead=wait_too_long"
+            assert await worker_of(client, answer.headers["x-request-id"]) == "decode-small-0"
+    await stratos(platform, "models", "remove", "dead", *admin)
