@@ -14,6 +14,7 @@ from scripts.openapi.examples import EXAMPLES
 from scripts.openapi.recording import FieldRead, ReadKind, recorded_reads
 from stratos.common.errors import BadRequest
 from stratos.core.requests.limits import LIMITS, MAX_METADATA_CHARS, MAX_METADATA_KEYS, Limit
+from stratos_gateway.answering.chain import FIELD, MAX_MODELS
 from stratos_gateway.batches.routes import parse_batch
 from stratos_gateway.models.score_head import ScoreHead
 from stratos_gateway.models.served_model import ServedModel
@@ -62,6 +63,8 @@ def body_schema(path: str, parse: Parser) -> dict[str, Any]:
         "required": required,
     }
     for row in DIALECTS:
+        if row.path == path:
+            _add_chain(schema)
         if row.path == path and row.fill is not no_template:
             _add_template(schema, row.prompt_param)
     return schema
@@ -79,6 +82,13 @@ def _needs(parse: Parser, body: Mapping[str, Any], name: str) -> bool:
     except BadRequest as error:
         return error.param == name
     return False
+
+
+def _add_chain(schema: dict[str, Any]) -> None:
+    """Several models may stand for one; which of the two fields is there, the gateway checks."""
+    names = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_MODELS, "uniqueItems": True}
+    schema["properties"] = dict(sorted({**schema["properties"], FIELD: names}.items()))
+    schema["required"] = [name for name in schema["required"] if name != "model"]
 
 
 def _add_template(schema: dict[str, Any], prompt_param: str) -> None:

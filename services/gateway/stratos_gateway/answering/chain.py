@@ -21,7 +21,7 @@ MODEL_HEADER, REFUSED_HEADER = b"x-stratos-model", b"x-stratos-model-refused"
 
 
 @dataclass(slots=True)
-class Chain:
+class FallbackChain:
     """Models that a request names, and those that refused it so far."""
 
     names: tuple[str, ...]
@@ -41,7 +41,7 @@ class Chain:
         return {"asked": list(self.names), "model": name, "refused": [list(pair) for pair in self.refused]}
 
 
-def chain_of(body: Mapping[str, Any]) -> Chain:
+def chain_of(body: Mapping[str, Any]) -> FallbackChain:
     """The chain that a body names.
 
     Raises:
@@ -60,10 +60,10 @@ def chain_of(body: Mapping[str, Any]) -> Chain:
         if body.get(other):
             text = f"{FIELD} cannot be combined with {other}: name the one model that is to go on"
             raise BadRequest(text, param=FIELD, code="unsupported_parameter")
-    return Chain(tuple(names))
+    return FallbackChain(tuple(names))
 
 
-def bodies_of(chain: Chain, body: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
+def bodies_of(chain: FallbackChain, body: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
     """The body once for each model, as if it named that one alone."""
     rest = {name: value for name, value in body.items() if name != FIELD}
     return [{**rest, "model": name} for name in chain.names]

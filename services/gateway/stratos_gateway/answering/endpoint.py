@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from stratos.common.errors import BadRequest, Internal, ModelNotFound, StratosError
 from stratos.core.tenant import Tenant
 from stratos_gateway.answering.bugs import bugs_told
-from stratos_gateway.answering.chain import FIELD, YIELDS_AFTER_S, Chain, bodies_of, chain_of
+from stratos_gateway.answering.chain import FIELD, YIELDS_AFTER_S, FallbackChain, bodies_of, chain_of
 from stratos_gateway.answering.contract import AnswerSender, Preparer, Source, Step
 from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.output import Output
@@ -132,7 +132,7 @@ class Endpoint(Generic[O]):
             if await self._has_answered(request, chain, name, one):
                 return
 
-    async def _chain(self, request: ClientRequest[Any], body: dict[str, Any], resolve: Resolve) -> Chain:
+    async def _chain(self, request: ClientRequest[Any], body: dict[str, Any], resolve: Resolve) -> FallbackChain:
         """The chain of a body, of which every name is one that its key may use."""
         chain = chain_of(body)
         if "idempotency-key" in request.http.headers:
@@ -147,7 +147,9 @@ class Endpoint(Generic[O]):
                 raise
         return chain
 
-    async def _has_answered(self, request: ClientRequest[Any], chain: Chain, name: str, body: dict[str, Any]) -> bool:
+    async def _has_answered(
+        self, request: ClientRequest[Any], chain: FallbackChain, name: str, body: dict[str, Any]
+    ) -> bool:
         """Ask one model of a chain; false where it has no room, and another one follows."""
         is_last, headers = name == chain.names[-1], request.exchange.headers
         num_headers, request.yields_after_s = len(headers), 0.0 if is_last else YIELDS_AFTER_S

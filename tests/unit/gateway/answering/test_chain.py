@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stratos.common.errors import BadRequest
-from stratos_gateway.answering.chain import MAX_MODELS, Chain, bodies_of, chain_of
+from stratos_gateway.answering.chain import MAX_MODELS, FallbackChain, bodies_of, chain_of
 
 NAMES = ["a", "b"]
 
@@ -39,7 +39,7 @@ def test_each_model_gets_the_body_as_if_it_was_named_alone() -> None:
 
 
 def test_headers_and_receipt_name_who_answers_and_who_refused() -> None:
-    chain = Chain(("a", "b"), [("a", "overloaded")])
+    chain = FallbackChain(("a", "b"), [("a", "overloaded")])
     assert chain.headers("b") == [(b"x-stratos-model", b"b"), (b"x-stratos-model-refused", b"a=overloaded")]
     assert chain.headers() == [(b"x-stratos-model-refused", b"a=overloaded")]
     assert chain.section("b") == {"asked": ["a", "b"], "model": "b", "refused": [["a", "overloaded"]]}
