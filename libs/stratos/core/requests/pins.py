@@ -98,7 +98,7 @@ class CacheOptions(NamedTuple):
     keeps_all: bool
     """The whole prompt is kept, besides what breakpoints mark."""
     ttl_s: int
-    """Of that, and of breakpoints without a time."""
+    """Seconds for that, and for breakpoints without a time."""
 
     @property
     def keeps_s(self) -> int:
