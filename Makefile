@@ -35,7 +35,7 @@ BUILD_KERNELS := PYTHONPATH=libs $(BIN)/python -m stratos.engine.native.build
 # Many container images forbid it; then every process, and every test run, would compile torch and our own code again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run test test-unit test-thorough test-integration test-promises test-monitoring pytest check fmt proto \
+.PHONY: help setup run test test-unit test-thorough test-integration test-promises test-monitoring client-packages pytest check fmt proto \
   proto-check manifests bench quality reproduce chaos speculation images e2e clean
 .DEFAULT_GOAL := help
 
@@ -97,11 +97,13 @@ test-monitoring: setup ## Dashboards, rules and alerts in a real Prometheus, whi
 
 # Their pins may collide with ours, so they are installed beside them; the agents need node and npm.
 AGENTS := @openai/codex@0.171.0 @anthropic-ai/claude-code@2.1.197 @grafana/schema@13.2.3 typescript@5.9.3
-test-clients: setup ## Other makers' SDKs, coding agents, schemathesis, Envoy and Grafana's types against ours
+client-packages: # What test-clients installs beside ours
 	@for env in .venv-clients .venv-clients-2 .venv-clients-3; do \
 	  test -x $$env/bin/python || $(PYTHON) -m venv $$env; \
 	  $$env/bin/pip install -q -r tests/clients/requirements/$${env#.}.txt || exit 1; done
 	@npm install --silent --no-audit --no-fund --prefix .agents $(AGENTS)
+
+test-clients: setup client-packages ## Other makers' SDKs, coding agents, schemathesis, Envoy and Grafana's types against ours
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m clients tests/clients $(TESTS)
 
 check: setup proto-check ## Lint, format, types, import rules, Dockerfiles, protos

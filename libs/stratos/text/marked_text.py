@@ -28,10 +28,10 @@ class MarkedText:
         self._marks += [mark._replace(end=begin + mark.end) for mark in marks]
         self.mark(ttl_s)
 
-    def mark(self, ttl_s: int | None, fields: tuple[str, ...] = (CACHE_CONTROL,)) -> None:
+    def mark(self, ttl_s: int | None, fields: tuple[str, ...] = (CACHE_CONTROL,), *, is_untimed: bool = False) -> None:
         """Mark the end of what is there; ``None`` does not."""
         if ttl_s is not None:
-            self._marks.append(CacheMark(self._num_chars, ttl_s, fields))
+            self._marks.append(CacheMark(self._num_chars, ttl_s, fields, is_untimed))
 
     def __bool__(self) -> bool:
         return bool(self._texts)

@@ -110,6 +110,47 @@ async def test_a_whole_prompt_is_kept_as_long_as_its_retention_says(world: World
     assert not world.worker.submits[-1].terms.HasField("pins")
 
 
+async def respond(world: World, given: Any, **more: Any) -> httpx.Response:
+    body = {"model": "base", "max_output_tokens": 4, "store": False, "input": given, **more}
+    return await world.http.post("/v1/responses", json=body)
+
+
+async def test_options_keep_the_whole_prompt_unless_they_name_breakpoints_alone(world: World) -> None:
+    marked = text(FACTS, prompt_cache_breakpoint={"mode": "explicit"})
+    for options, whole, part in (
+        ({"mode": "implicit"}, [TTL_1H_S], TTL_1H_S), ({"ttl": "30m"}, [TTL_1H_S], TTL_1H_S),
+        ({"ttl": "12h"}, [TTL_24H_S], TTL_24H_S), ({"mode": "explicit", "ttl": "12h"}, [], TTL_24H_S),
+        ({"mode": "explicit"}, [], TTL_1H_S), ({}, [], TTL_1H_S),
+    ):  # fmt: skip
+        parts = [{**marked, "type": "input_text"}, {"type": "input_text", "text": QUESTION}]
+        for answer in (
+            await chat(world, [marked, text(QUESTION)], prompt_cache_options=options),
+            await respond(world, [{"role": "user", "content": parts}], prompt_cache_options=options),
+        ):
+            assert answer.status_code == 200, answer.text
+            assert [ttl_s for _, ttl_s in asked(world)] == [part, *whole]
+            assert FACTS.strip() in kept_text(world, asked(world)[0][0])
+            assert QUESTION[:5] not in kept_text(world, asked(world)[0][0])
+    assert answer.json().get("prompt_cache_options") is None
+    answer = await respond(world, FACTS, prompt_cache_options={"mode": "implicit"})
+    assert answer.json()["prompt_cache_options"] == {"mode": "implicit"}
+    assert asked(world) == [(len(world.worker.submits[-1].prompt_ids), TTL_1H_S)]
+    await post(world, "/v1/completions", {"prompt": FACTS, "prompt_cache_options": {"ttl": "12h"}})
+    assert asked(world) == [(len(world.worker.submits[-1].prompt_ids), TTL_24H_S)]
+
+
+async def test_the_last_four_breakpoints_of_a_conversation_hold(world: World) -> None:
+    parts = [text(f"part {number} " * 8, prompt_cache_breakpoint={"mode": "explicit"}) for number in range(6)]
+    for answer in (
+        await chat(world, parts),
+        await respond(world, [{"role": "user", "content": [{**part, "type": "input_text"} for part in parts]}]),
+    ):
+        assert (answer.status_code, len(asked(world))) == (200, 4)
+        told = kept_text(world, asked(world)[0][0])
+        assert "part 2" in told
+        assert "part 3" not in told
+
+
 async def test_messages_tell_what_was_read_and_what_was_written_by_time(world: World) -> None:
     world.worker.cached_tokens = world.worker.kept_tokens = 32
     found = (await message(world, [text(FACTS, **HOUR), text(QUESTION, **MARK)])).json()["usage"]
@@ -146,9 +187,10 @@ async def test_what_was_cached_and_is_kept_since_a_request_is_written(world: Wor
 async def test_a_plan_without_a_quota_answers_and_says_what_it_ignores(world: World, plan: dict[str, Any]) -> None:
     tenant = world.keys.tenants[KEY]
     world.keys.tenants[KEY] = replace(tenant, plan=replace(tenant.plan, **plan))
-    answer = await chat(world, [text(FACTS, **MARK)], prompt_cache_retention="24h")
+    both = {"prompt_cache_retention": "24h", "prompt_cache_options": {"mode": "implicit"}}
+    answer = await chat(world, [text(FACTS, **MARK)], **both)
     assert (answer.status_code, asked(world)) == (200, [])
-    assert answer.headers["x-stratos-ignored"] == "cache_control, prompt_cache_retention"
+    assert answer.headers["x-stratos-ignored"] == "cache_control, prompt_cache_retention, prompt_cache_options"
 
 
 @pytest.mark.parametrize(
@@ -160,6 +202,10 @@ async def test_a_plan_without_a_quota_answers_and_says_what_it_ignores(world: Wo
         ({"content": [text("x", prompt_cache_breakpoint={"mode": "explicit", "ttl": []})]}, "breakpoint.ttl"),
         ({"content": [text("x", **MARK)] * 5}, "cache_control"),
         ({"content": [text("x", **MARK)] * 4, **MARK}, "cache_control"),
+        ({"prompt_cache_options": {"mode": "none"}}, "prompt_cache_options.mode"),
+        ({"prompt_cache_options": {"ttl": "1h"}}, "prompt_cache_options.ttl"),
+        ({"prompt_cache_options": {"scope": "x"}}, "prompt_cache_options.scope"),
+        ({"prompt_cache_options": "implicit"}, "prompt_cache_options"),
         ({"prompt_cache_retention": "1h"}, "prompt_cache_retention"),
         ({"prompt_cache_retention": ["24h"]}, "prompt_cache_retention"),
     ],

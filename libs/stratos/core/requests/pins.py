@@ -22,8 +22,9 @@ WRITE_COUNTS = tuple(f"cache_write_{ttl}_tokens" for ttl in TTLS)
 """Names of the counts of ``CacheWrites`` in ledger, statements and receipts, by time."""
 BREAKPOINT_TTLS: Mapping[str, int] = {"30m": TTL_1H_S, "12h": TTL_24H_S}
 """The same of OpenAI's breakpoints, whose times are minimums: the next longer time that there is."""
-CACHE_CONTROL, BREAKPOINT, RETENTION = "cache_control", "prompt_cache_breakpoint", "prompt_cache_retention"
-"""Fields with which clients ask for pins, in all dialects."""
+CACHE_CONTROL, BREAKPOINT = "cache_control", "prompt_cache_breakpoint"
+RETENTION, CACHE_OPTIONS = "prompt_cache_retention", "prompt_cache_options"
+"""Fields with which clients ask for pins, in all dialects: of parts of a prompt, and of all of it."""
 RETENTIONS: Mapping[str, int] = {"in_memory": TTL_5M_S, "in-memory": TTL_5M_S, "24h": TTL_24H_S}
 """Seconds that a whole prompt is kept, by the values of ``prompt_cache_retention``."""
 
@@ -36,6 +37,8 @@ class CacheMark(NamedTuple):
     ttl_s: int
     fields: tuple[str, ...] = (CACHE_CONTROL,)
     """Marks that ask for it."""
+    is_untimed: bool = False
+    """One of OpenAI without a time of its own: it has the one of its request's ``prompt_cache_options``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +92,49 @@ def breakpoint_ttl(value: Any, param: str) -> int:
     return _ttl(value, param, ("mode", "explicit"), BREAKPOINT_TTLS, "30m")
 
 
+class CacheOptions(NamedTuple):
+    """Options of a request, as OpenAI has them."""
+
+    keeps_all: bool
+    """The whole prompt is kept, besides what breakpoints mark."""
+    ttl_s: int
+    """Seconds for that, and for breakpoints without a time."""
+
+    @property
+    def keeps_s(self) -> int:
+        """Seconds that the whole prompt is kept."""
+        return self.ttl_s if self.keeps_all else 0
+
+
+def cache_options(value: Any, param: str) -> CacheOptions:
+    """Read OpenAI's options: an implicit breakpoint is the end of the prompt.
+
+    Raises:
+        BadRequest: no object, or a mode, a time or a field that there is not.
+    """
+    if not isinstance(value, dict):
+        raise BadRequest(f"{param} must be an object", param=param)
+    given: dict[str, Any] = value
+    mode = "implicit" if given.get("mode") is None else given["mode"]
+    if mode not in ("implicit", "explicit"):
+        raise BadRequest(f"{param}.mode must be implicit or explicit", param=f"{param}.mode")
+    for name in given.keys() - {"mode", "ttl"}:
+        text = f"{param}.{name[:100]}"
+        raise BadRequest(f"unknown parameter {text!r}", param=text, code="unknown_parameter")
+    return CacheOptions(mode == "implicit", _seconds(given.get("ttl"), f"{param}.ttl", BREAKPOINT_TTLS, "30m"))
+
+
 def _ttl(value: Any, param: str, kind: tuple[str, str], ttls: Mapping[str, int], default: str) -> int:
     name, wanted = kind
     if not isinstance(value, dict) or value.get(name) != wanted:
         raise BadRequest(f"{param}.{name} must be {wanted}", param=f"{param}.{name}")
-    ttl = default if value.get("ttl") is None else value["ttl"]
+    return _seconds(value.get("ttl"), f"{param}.ttl", ttls, default)
+
+
+def _seconds(given: Any, param: str, ttls: Mapping[str, int], default: str) -> int:
+    ttl = default if given is None else given
     if not isinstance(ttl, str) or ttl not in ttls:
-        raise BadRequest(f"{param}.ttl must be one of {', '.join(ttls)}", param=f"{param}.ttl")
+        raise BadRequest(f"{param} must be one of {', '.join(ttls)}", param=param)
     return ttls[ttl]
 
 

@@ -50,7 +50,7 @@ def parse_message(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     fields, ignored = Fields(body), Ignored()
     messages = message_reader(ignored).read(fields.take("system"), fields.take("messages"))
     tools, max_tokens = take_message_tools(fields), fields.number("max_tokens")
-    messages, mark_fields = with_marks(fields, messages, tools)
+    messages, keep_fields = with_marks(fields, messages, tools)
     thinks, budget = _thinks(fields.take("thinking"), max_tokens)
     stop, session = _stop(fields.take("stop_sequences")), _user_id(fields.take("metadata"))
     grammar, effort = _output(fields)
@@ -64,7 +64,7 @@ def parse_message(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     wish = ReasoningWish(effort, budget, "output_config.effort", "thinking.budget_tokens")
     use = _CONTINUED if _is_begun(messages[-1]) else PLAIN_USE
     conversation = Conversation(messages, tools, use, thinks, wish if effort or budget else NO_WISH)
-    return GenerationBody(options=options, prompts=(conversation,), ignored=ignored.names, mark_fields=mark_fields)
+    return GenerationBody(options=options, prompts=(conversation,), ignored=ignored.names, keep_fields=keep_fields)
 
 
 def _is_begun(message: ChatMessage) -> bool:

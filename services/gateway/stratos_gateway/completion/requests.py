@@ -7,7 +7,6 @@ from typing import Any
 
 from stratos.common.errors import BadRequest
 from stratos.core.requests.limits import check_num_choices, check_number, check_token_ids
-from stratos.core.requests.pins import RETENTION
 from stratos_gateway.openai.fields import Fields, ignored_fields
 from stratos_gateway.openai.requests import BestOf, GenerationBody, GenerationOptions, shared_options
 
@@ -27,7 +26,7 @@ def parse_completion(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     prompts = _prompts(fields.take("prompt"), vocab_size)
     echo, most = fields.flag("echo"), fields.take("max_tokens")
     echoes_alone = echo and type(most) is int and most == 0
-    keeps_s = fields.take_ttl(RETENTION) or 0
+    keeping = fields.take_keeping()
     num_logprobs, best_of = fields.number("logprobs", "num_logprobs"), fields.number("best_of", "n")
     options = shared_options(
         fields,
@@ -46,7 +45,8 @@ def parse_completion(body: dict[str, Any], vocab_size: int) -> GenerationBody:
         echo=echo,
         echoes_alone=echoes_alone,
         ignored=ignored_fields(body),
-        keeps_s=keeps_s,
+        keeps_s=keeping.ttl_s,
+        keep_fields=keeping.fields,
     )
 
 

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from stratos.common.errors import BadRequest
 from stratos.core.ledger.usage import cost_tags
@@ -24,9 +24,11 @@ from stratos.core.requests.limits import LIMITS, MAX_SESSION_CHARS, check_metada
 from stratos.core.requests.pins import (
     BREAKPOINT,
     CACHE_CONTROL,
+    CACHE_OPTIONS,
     RETENTION,
     breakpoint_ttl,
     cache_control_ttl,
+    cache_options,
     retention_ttl,
 )
 from stratos_gateway.http.body import UNKNOWN
@@ -40,6 +42,20 @@ _CONSTRAINTS = (
     "structured_outputs",
 )
 """Names that servers have for what an answer must obey: where one is not read, it is refused."""
+
+
+class Keeping(NamedTuple):
+    """Wishes of a request's body about the KV of its prompt."""
+
+    ttl_s: int = 0
+    """Seconds that the whole prompt is kept; 0 for not at all."""
+    marks_ttl_s: int = 0
+    """Least seconds of OpenAI's breakpoints without a time of their own."""
+    fields: tuple[str, ...] = ()
+    """Fields that ask for the whole prompt to be kept."""
+
+
+NO_KEEPING = Keeping()
 
 
 class Fields:
@@ -64,8 +80,16 @@ class Fields:
         Raises:
             BadRequest: a field of these that is no mark.
         """
-        ttls = (_ttl_of(name, self.take(name), f"{self.path}{name}") for name in names)
+        ttls = (_mark_of(_TTL_READERS[name], self.take(name), f"{self.path}{name}") for name in names)
         return max((ttl for ttl in ttls if ttl is not None), default=None)
+
+    def take_keeping(self) -> Keeping:
+        """Fields of OpenAI about the whole prompt, which do not know of each other; raises like ``take_ttl``."""
+        path = f"{self.path}{CACHE_OPTIONS}"
+        options = _mark_of(cache_options, self.take(CACHE_OPTIONS), path)
+        ttls = {RETENTION: self.take_ttl(RETENTION) or 0, CACHE_OPTIONS: options.keeps_s if options else 0}
+        names = tuple(name for name, ttl_s in ttls.items() if ttl_s)
+        return Keeping(max(ttls.values()), options.ttl_s if options else 0, names)
 
     def take_session(self) -> str:
         """Name of the session, as ``session_of`` reads it."""
@@ -153,9 +177,13 @@ def asks(value: Any) -> bool:
 _TTL_READERS = {CACHE_CONTROL: cache_control_ttl, BREAKPOINT: breakpoint_ttl, RETENTION: retention_ttl}
 
 
-def _ttl_of(name: str, value: Any, param: str) -> int | None:
+_Mark = TypeVar("_Mark")
+
+
+def _mark_of(read: Callable[[Any, str], _Mark], value: Any, param: str) -> _Mark | None:
+    """A mark; ``None`` where the value asks for nothing, or is none and may be listed."""
     try:
-        return _TTL_READERS[name](value, param) if asks(value) else None
+        return read(value, param) if asks(value) else None
     except BadRequest as error:
         if is_listed(error.param or param):
             return None
@@ -178,7 +206,7 @@ def session_of(body: Mapping[str, Any]) -> str:
 
 SESSION_FIELDS = ("prompt_cache_key", "user", "safety_identifier")
 """Texts that are equal for requests that belong together, the narrowest first."""
-HARMLESS_FIELDS = (*SESSION_FIELDS, "store", "prompt_cache_retention")
+HARMLESS_FIELDS = (*SESSION_FIELDS, "store", RETENTION)
 """Fields of every route, besides ``metadata``, that ask for nothing that changes the answer."""
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 from stratos.common.errors import BadRequest
@@ -25,7 +24,7 @@ from stratos.core.requests.tools import (
 )
 from stratos.text.chat_template import ChatMessage
 from stratos.text.marked_text import MarkedText
-from stratos_gateway.openai.fields import Fields, asks, is_listed, object_fields
+from stratos_gateway.openai.fields import NO_KEEPING, Fields, Keeping, asks, is_listed, object_fields
 
 _DEVELOPER = "developer"
 """To the model it is a system message."""
@@ -43,7 +42,7 @@ _PART, _CALL, _FUNCTION = (
 )
 _FILE_PART = frozenset(("type", "file"))
 _DROPPED_OF_PART = ("annotations", "extras", "id", "index")
-_MARKS_OF_PART = (CACHE_CONTROL, BREAKPOINT)
+MARKS_OF_PART = (CACHE_CONTROL, BREAKPOINT)
 _DROPPED_OF_CALL = ("cache_control", "extra_content", "index", "provider_specific_fields")
 _DROPPED_OF_FUNCTION = ("cache_control", "parsed_arguments", "provider_specific_fields")
 MAX_NAME_CHARS = 64
@@ -67,12 +66,12 @@ def check_messages(value: Any) -> tuple[ChatMessage, ...]:
 
 
 def with_marks(
-    fields: Fields, messages: tuple[ChatMessage, ...], tools: ToolUse
+    fields: Fields, messages: tuple[ChatMessage, ...], tools: ToolUse, keeping: Keeping = NO_KEEPING
 ) -> tuple[tuple[ChatMessage, ...], tuple[str, ...]]:
     """Check all marks of a conversation together, and add the one that its body may have for its last message.
 
     Returns:
-        The messages with that mark, and the fields that mark something.
+        The messages with that mark, and the fields that ask for something to be kept.
 
     Raises:
         BadRequest: there are more than a request may have.
@@ -81,13 +80,44 @@ def with_marks(
     if last_ttl is not None:
         last = messages[-1]
         messages = (*messages[:-1], replace(last, marks=(*last.marks, CacheMark(len(last.content), last_ttl))))
-    fields_of = [mark.fields for message in messages for mark in message.marks]
-    fields_of += [(CACHE_CONTROL,) for tool in tools.tools if tool.keeps_s]
-    if (num := len(fields_of)) > MAX_BREAKPOINTS:
+    num = sum(_is_counted(mark) for message in messages for mark in message.marks)
+    num += sum(1 for tool in tools.tools if tool.keeps_s)
+    if num > MAX_BREAKPOINTS:
         text = f"a request may have at most {MAX_BREAKPOINTS} cache breakpoints, and this one has {num}"
         raise BadRequest(text, param=CACHE_CONTROL)
-    lost = (CACHE_CONTROL,) if tools.loses_marks else ()
-    return messages, tuple(dict.fromkeys([*chain.from_iterable(fields_of), *lost]))
+    messages = latest_marks(_timed(messages, keeping.marks_ttl_s), MAX_BREAKPOINTS - num, _is_counted)
+    names = [name for message in messages for mark in message.marks for name in mark.fields]
+    names += [CACHE_CONTROL] * (tools.loses_marks or any(tool.keeps_s for tool in tools.tools))
+    return messages, tuple(dict.fromkeys([*names, *keeping.fields]))
+
+
+def latest_marks(
+    messages: tuple[ChatMessage, ...], num: int, is_left: Callable[[CacheMark], bool] = lambda _: False
+) -> tuple[ChatMessage, ...]:
+    """Messages with the last ``num`` of their marks, besides those that are left in any case."""
+    found = list[ChatMessage]()
+    for message in reversed(messages):
+        marks = list[CacheMark]()
+        for mark in reversed(message.marks):
+            if is_left(mark) or num > 0:
+                marks.insert(0, mark)
+                num -= not is_left(mark)
+        found.append(message if len(marks) == len(message.marks) else replace(message, marks=tuple(marks)))
+    return tuple(reversed(found))
+
+
+def _is_counted(mark: CacheMark) -> bool:
+    """Anthropic bounds the marks of a request; OpenAI takes the last ones of a conversation."""
+    return CACHE_CONTROL in mark.fields
+
+
+def _timed(messages: tuple[ChatMessage, ...], ttl_s: int) -> tuple[ChatMessage, ...]:
+    """Messages whose breakpoints without a time have that of their request."""
+
+    def timed(mark: CacheMark) -> CacheMark:
+        return mark._replace(ttl_s=max(mark.ttl_s, ttl_s)) if mark.is_untimed else mark
+
+    return tuple(replace(m, marks=tuple(map(timed, m.marks))) if m.marks else m for m in messages)
 
 
 def ignored_in_messages(value: Any) -> tuple[str, ...]:
@@ -144,7 +174,7 @@ def _message(entry: Any, param: str, budget: ValueBudget) -> ChatMessage:
     told = MarkedText()
     if content is not None or not calls:
         _add_content(told, content, f"{param}.content")
-    _mark(told, entry, f"{param}.", CACHE_CONTROL)
+    mark_part(told, entry, f"{param}.", (CACHE_CONTROL,))
     return ChatMessage(
         "system" if role == _DEVELOPER else role,
         told.text,
@@ -163,10 +193,11 @@ def _check_rest(entry: dict[str, Any], names: Iterable[str], known: Iterable[str
     fields.end()
 
 
-def _mark(text: MarkedText, entry: dict[str, Any], path: str, *names: str) -> None:
-    """Mark the end of what is there as the fields of these names say."""
-    if given := {name: entry[name] for name in names if name in entry and asks(entry[name])}:
-        text.mark(Fields(given, path).take_ttl(*given), tuple(given))
+def mark_part(text: MarkedText, part: dict[str, Any], path: str, names: Iterable[str] = MARKS_OF_PART) -> None:
+    """Mark the end of what is there as the fields of these names say; raises ``BadRequest`` where they are no marks."""
+    if given := {name: part[name] for name in names if name in part and asks(part[name])}:
+        untimed = isinstance(own := given.get(BREAKPOINT), dict) and own.get("ttl") is None
+        text.mark(Fields(given, path).take_ttl(*given), tuple(given), is_untimed=untimed)
 
 
 def _name(value: Any, param: str) -> str:
@@ -260,7 +291,7 @@ def _add_content(text: MarkedText, value: Any, param: str) -> None:
         if not isinstance(part, dict) or not isinstance(part.get("type"), str):
             raise BadRequest(f"{where} must be an object with a type", param=where)
         text.add(_part_text(part, where))
-        _mark(text, part, f"{where}.", *_MARKS_OF_PART)
+        mark_part(text, part, f"{where}.")
 
 
 def _part_text(part: dict[str, Any], where: str) -> str:
@@ -272,7 +303,7 @@ def _part_text(part: dict[str, Any], where: str) -> str:
     if known is _PART and not isinstance(part.get("text"), str):
         raise BadRequest(f"{where}.text must be a string", param=f"{where}.text")
     if len(part) > len(known):
-        _check_rest(part, part.keys() - known, (*_DROPPED_OF_PART, *_MARKS_OF_PART), f"{where}.")
+        _check_rest(part, part.keys() - known, (*_DROPPED_OF_PART, *MARKS_OF_PART), f"{where}.")
     return read_file(part.get("file"), f"{where}.file") if known is _FILE_PART else str(part["text"])
 
 

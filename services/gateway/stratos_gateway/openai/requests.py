@@ -22,7 +22,7 @@ from stratos.core.requests.limits import (
     check_stop_token_ids,
     check_token_id_list,
 )
-from stratos.core.requests.pins import RETENTION, Breakpoint
+from stratos.core.requests.pins import Breakpoint
 from stratos.core.requests.tools import NO_TOOLS, ToolUse, scalar_texts
 from stratos.core.tenancy.plan import CHEAP_TIERS
 from stratos.text.chat_template import PLAIN_USE, ChatMessage, TemplateUse
@@ -160,8 +160,8 @@ class GenerationBody:
     """Fields that mean nothing here, which answers name in a header."""
     keeps_s: int = 0
     """Seconds that the KV of the whole prompt is to be kept; 0 for not at all."""
-    mark_fields: tuple[str, ...] = ()
-    """Fields that mark parts of the prompt which are to be kept."""
+    keep_fields: tuple[str, ...] = ()
+    """Fields that ask for the prompt, or parts of it, to be kept."""
     breakpoints: tuple[tuple[Breakpoint, ...], ...] = ()
     """By prompt, once that is encoded."""
     reasoning_budget: int | None = None
@@ -183,8 +183,8 @@ def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     """
     fields = Fields(body)
     messages, tools = check_messages(body.get("messages")), take_tools(fields)
-    messages, mark_fields = with_marks(fields, messages, tools)
-    keeps_s = fields.take_ttl(RETENTION) or 0
+    keeping = fields.take_keeping()
+    messages, keep_fields = with_marks(fields, messages, tools, keeping)
     ignored = (*ignored_fields(body), *ignored_in_messages(fields.take("messages")))
     wants, top = fields.flag("logprobs"), fields.number("top_logprobs", "num_logprobs")
     if top is not None and not wants:
@@ -204,7 +204,7 @@ def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     check_tools_and_grammar(tools, options)
     conversation = Conversation(messages, tools, use, wish=wish)
     return GenerationBody(
-        options=options, prompts=(conversation,), ignored=ignored, keeps_s=keeps_s, mark_fields=mark_fields
+        options=options, prompts=(conversation,), ignored=ignored, keeps_s=keeping.ttl_s, keep_fields=keep_fields
     )
 
 

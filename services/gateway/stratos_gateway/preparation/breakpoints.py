@@ -15,7 +15,7 @@ from functools import partial
 from itertools import takewhile
 
 from stratos.common.errors import BadRequest
-from stratos.core.requests.pins import CACHE_CONTROL, NO_PINS, RETENTION, Breakpoint, CacheMark, PinTerms
+from stratos.core.requests.pins import CACHE_CONTROL, NO_PINS, Breakpoint, CacheMark, PinTerms
 from stratos.core.requests.tools import Tool
 from stratos.core.tenancy.plan import CachePolicy, Plan
 from stratos.text.chat_template import ChatMessage
@@ -28,13 +28,13 @@ async def with_breakpoints(
     model: ServedModel, body: GenerationBody, prompts: Sequence[tuple[int, ...]], plan: Plan
 ) -> GenerationBody:
     """The body with its breakpoints; fields that ask for what the plan or the prompt does not allow are ignored."""
-    if not (body.keeps_s or body.mark_fields):
+    if not body.keep_fields:
         return body
     if not plan.pinned_kv_ratio or plan.cache_policy is CachePolicy.OFF:
-        return _ignoring(body, [*body.mark_fields, *((RETENTION,) if body.keeps_s else ())])
+        return _ignoring(body, body.keep_fields)
     found, lost = list[tuple[Breakpoint, ...]](), list[str]()
     for prompt, ids in zip(body.prompts, prompts, strict=True):
-        marks = await _marks(model, prompt, ids) if isinstance(prompt, Conversation) and body.mark_fields else []
+        marks = await _marks(model, prompt, ids) if isinstance(prompt, Conversation) else []
         lost += [name for mark, num_tokens in marks if not num_tokens for name in mark.fields]
         lost += [CACHE_CONTROL] if isinstance(prompt, Conversation) and prompt.tools.loses_marks else []
         found.append(_breakpoints([*((num, mark.ttl_s) for mark, num in marks), (len(ids), body.keeps_s)]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -23,7 +23,8 @@ from stratos.core.requests.tools import (
     check_tool_name,
 )
 from stratos.text.chat_template import ChatMessage
-from stratos_gateway.openai.messages import check_arguments, check_call_id, left_out_note, read_file
+from stratos.text.marked_text import MarkedText
+from stratos_gateway.openai.messages import check_arguments, check_call_id, left_out_note, mark_part, read_file
 from stratos_gateway.responses.tools import full_name
 
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
@@ -32,17 +33,27 @@ _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal"
 _FILE, _FILE_FIELDS = "input_file", ("file_data", "file_id", "file_url", "filename")
 _LEFT_OUT = {"input_image": "image", _FILE: "file"}
 """Parts of a function's output that a note stands for where they are no text: tools make them unasked."""
+_THOUGHTS, _SUMMARIES = {"reasoning_text": "text", "text": "text"}, {"summary_text": "text"}
 _KINDS = ("message", "reasoning", "function_call", "function_call_output")
 
 
-def check_input(value: Any) -> tuple[ChatMessage, ...]:
+@dataclass(frozen=True, slots=True)
+class CheckedInput:
+    """A checked ``input``."""
+
+    messages: tuple[ChatMessage, ...] = ()
+    ignored: tuple[str, ...] = ()
+    """Names of parts that a note stands for, and of marks of what is not kept."""
+
+
+def check_input(value: Any) -> CheckedInput:
     """Check the ``input`` parameter: a text, or a list of items.
 
     Raises:
         BadRequest: says which item is wrong, and how.
     """
     if isinstance(value, str):
-        return (ChatMessage("user", value),)
+        return CheckedInput((ChatMessage("user", value),))
     if not isinstance(value, list) or not value:
         raise BadRequest("input must be a string or a non-empty list of items", param="input")
     if len(value) > MAX_MESSAGES:
@@ -50,17 +61,20 @@ def check_input(value: Any) -> tuple[ChatMessage, ...]:
     contents = [entry.get(name) for entry in value if isinstance(entry, dict) for name in ("content", "output")]
     if sum(len(content) for content in contents if isinstance(content, list)) > MAX_ALL_CONTENT_PARTS:
         raise BadRequest(f"input may hold at most {MAX_ALL_CONTENT_PARTS} parts together", param="input")
-    budget = ValueBudget(MAX_CALL_VALUES, MAX_CALL_DEPTH)
-    return tuple(_joined([_message(entry, f"input[{index}]", budget) for index, entry in enumerate(value)]))
+    reader = _ItemReader(ValueBudget(MAX_CALL_VALUES, MAX_CALL_DEPTH))
+    messages = tuple(_joined([reader.read(entry, f"input[{index}]") for index, entry in enumerate(value)]))
+    return CheckedInput(messages, tuple(reader.ignored))
 
 
 def with_instructions(instructions: str, messages: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
     """Instructions, and the messages after them; what the system says first is one message, most templates take one."""
-    texts, begin = [instructions] if instructions else [], 0
+    told, begin = MarkedText("\n\n"), 0
+    if instructions:
+        told.add(instructions)
     while begin < len(messages) and messages[begin].role == "system":
-        texts.append(messages[begin].content)
+        told.add(messages[begin].content, marks=messages[begin].marks)
         begin += 1
-    system = (ChatMessage("system", "\n\n".join(texts)),) if texts else ()
+    system = (ChatMessage("system", told.text, marks=told.marks),) if told else ()
     return (*system, *messages[begin:])
 
 
@@ -73,23 +87,80 @@ class _TurnPart:
     """It has the text of its turn, after which only calls belong to the same one."""
 
 
-def _message(entry: Any, param: str, budget: ValueBudget) -> _TurnPart:
-    if not isinstance(entry, dict):
-        raise BadRequest(f"{param} must be an object", param=param)
-    kind = entry.get("type") or ("message" if "role" in entry else None)
-    match kind:
-        case "message":
-            return _TurnPart(ChatMessage(_role(entry, param), _content(entry.get("content"), f"{param}.content")), True)
-        case "reasoning":
-            return _TurnPart(ChatMessage("assistant", "", reasoning=_reasoning(entry, param)))
-        case "function_call":
-            return _TurnPart(ChatMessage("assistant", "", tool_calls=(_call(entry, param, budget),)))
-        case "function_call_output":
-            call_id = check_call_id(entry.get("call_id"), f"{param}.call_id")
-            text = _content(entry.get("output"), f"{param}.output", _LEFT_OUT)
-            return _TurnPart(ChatMessage("tool", text, tool_call_id=call_id))
-    text = f"{param}.type: only {', '.join(_KINDS)} are supported"
-    raise BadRequest(text, param=f"{param}.type", code="unsupported_parameter")
+@dataclass(frozen=True, slots=True)
+class _ItemReader:
+    """Reads the items of one request; everything raises ``BadRequest`` with the place of what is wrong."""
+
+    budget: ValueBudget
+    ignored: dict[str, None] = field(default_factory=dict)
+    """Names of what the model is not shown, and of marks of what is not kept."""
+
+    def read(self, entry: Any, param: str) -> _TurnPart:
+        """One item as a message."""
+        if not isinstance(entry, dict):
+            raise BadRequest(f"{param} must be an object", param=param)
+        kind = entry.get("type") or ("message" if "role" in entry else None)
+        match kind:
+            case "message":
+                told = self._content(entry.get("content"), f"{param}.content")
+                return _TurnPart(ChatMessage(_role(entry, param), told.text, marks=told.marks), True)
+            case "reasoning":
+                return _TurnPart(ChatMessage("assistant", "", reasoning=self._reasoning(entry, param)))
+            case "function_call":
+                return _TurnPart(ChatMessage("assistant", "", tool_calls=(_call(entry, param, self.budget),)))
+            case "function_call_output":
+                call_id = check_call_id(entry.get("call_id"), f"{param}.call_id")
+                told = self._content(entry.get("output"), f"{param}.output", _LEFT_OUT)
+                return _TurnPart(ChatMessage("tool", told.text, tool_call_id=call_id, marks=told.marks))
+        text = f"{param}.type: only {', '.join(_KINDS)} are supported"
+        raise BadRequest(text, param=f"{param}.type", code="unsupported_parameter")
+
+    def _reasoning(self, entry: dict[str, Any], param: str) -> str:
+        """Reasoning as it was, else its summary; what another server has encrypted cannot be read here."""
+        content, summary = entry.get("content"), entry.get("summary")
+        if content or summary:
+            name, kinds = ("content", _THOUGHTS) if content else ("summary", _SUMMARIES)
+            told = self._parts(content or summary, f"{param}.{name}", kinds)
+            self.ignored.update({name: None for mark in told.marks for name in mark.fields})
+            return told.text
+        if entry.get("encrypted_content"):
+            text = f"{param}.encrypted_content cannot be read here; send the content of the item"
+            raise BadRequest(text, param=f"{param}.encrypted_content", code="unsupported_parameter")
+        return ""
+
+    def _content(self, value: Any, param: str, noted: Mapping[str, str] = MappingProxyType({})) -> MarkedText:
+        if isinstance(value, str):
+            told = MarkedText()
+            told.add(value)
+            return told
+        return self._parts(value, param, _TEXTS, noted)
+
+    def _parts(
+        self, value: Any, param: str, kinds: Mapping[str, str], noted: Mapping[str, str] = MappingProxyType({})
+    ) -> MarkedText:
+        """The texts of a list of parts, and notes for those of other kinds that may stand there."""
+        if not isinstance(value, list):
+            raise BadRequest(f"{param} must be a list of parts, or a text where the API has one", param=param)
+        if len(value) > MAX_CONTENT_PARTS:
+            raise BadRequest(f"{param} may hold at most {MAX_CONTENT_PARTS} parts", param=param)
+        told = MarkedText()
+        for index, part in enumerate(value):
+            where = f"{param}[{index}]"
+            kind = part.get("type") if isinstance(part, dict) else None
+            if not isinstance(kind, str):
+                raise BadRequest(f"{where} must be an object with a type", param=where)
+            text = self._noted(part, noted[kind]) if kind in noted else _part_text(part, kind, where, kinds)
+            told.add(text)
+            mark_part(told, part, f"{where}.")
+        return told
+
+    def _noted(self, part: dict[str, Any], noun: str) -> str:
+        """Text of a file that a function has made, or the note in the place of what is no text."""
+        if part["type"] == _FILE:
+            with suppress(BadRequest):
+                return _file(part, "")
+        self.ignored[f"function_call_output.{part['type']}"] = None
+        return left_out_note(noun)
 
 
 def _joined(turns: Sequence[_TurnPart]) -> Iterator[ChatMessage]:
@@ -133,62 +204,8 @@ def _call(entry: dict[str, Any], param: str, budget: ValueBudget) -> ToolCall:
     return ToolCall(call_id, name, check_arguments(entry.get("arguments"), f"{param}.arguments", budget))
 
 
-def _reasoning(entry: dict[str, Any], param: str) -> str:
-    """Reasoning as it was, else its summary; what another server has encrypted cannot be read here."""
-    content, summary = entry.get("content"), entry.get("summary")
-    if content:
-        return _parts(content, f"{param}.content", {"reasoning_text": "text", "text": "text"})
-    if summary:
-        return _parts(summary, f"{param}.summary", {"summary_text": "text"})
-    if entry.get("encrypted_content"):
-        text = f"{param}.encrypted_content cannot be read here; send the content of the item"
-        raise BadRequest(text, param=f"{param}.encrypted_content", code="unsupported_parameter")
-    return ""
-
-
-def left_out(value: Any) -> tuple[str, ...]:
-    """Names of the parts of a checked input that a note stands for."""
-    items = [] if isinstance(value, str) else value
-    outputs = [item["output"] for item in items if isinstance(item.get("output"), list)]
-    parts = [part for output in outputs for part in output if part["type"] in _LEFT_OUT]
-    kinds = {part["type"] for part in parts if _text_of_file(part) is None}
-    return tuple(f"function_call_output.{kind}" for kind in sorted(kinds))
-
-
-def _text_of_file(part: dict[str, Any]) -> str | None:
-    """Text that the model reads of a file that a function has made, or ``None`` for one that is no text."""
-    if part["type"] == _FILE:
-        with suppress(BadRequest):
-            return _file(part, "")
-    return None
-
-
 def _file(part: dict[str, Any], where: str) -> str:
     return read_file({name: part[name] for name in _FILE_FIELDS if part.get(name) is not None}, where)
-
-
-def _content(value: Any, param: str, noted: Mapping[str, str] = MappingProxyType({})) -> str:
-    return value if isinstance(value, str) else _parts(value, param, _TEXTS, noted)
-
-
-def _parts(value: Any, param: str, kinds: Mapping[str, str], noted: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The texts of a list of parts, and notes for those of other kinds that may stand there."""
-    if not isinstance(value, list):
-        raise BadRequest(f"{param} must be a list of parts, or a text where the API has one", param=param)
-    if len(value) > MAX_CONTENT_PARTS:
-        raise BadRequest(f"{param} may hold at most {MAX_CONTENT_PARTS} parts", param=param)
-    texts = []
-    for index, part in enumerate(value):
-        where = f"{param}[{index}]"
-        kind = part.get("type") if isinstance(part, dict) else None
-        if not isinstance(kind, str):
-            raise BadRequest(f"{where} must be an object with a type", param=where)
-        if kind in noted:
-            told = _text_of_file(part)
-            texts.append(left_out_note(noted[kind]) if told is None else told)
-        else:
-            texts.append(_part_text(part, kind, where, kinds))
-    return "".join(texts)
 
 
 def _part_text(part: dict[str, Any], kind: str, where: str, kinds: Mapping[str, str]) -> str:

@@ -9,11 +9,12 @@ from typing import Any
 from stratos.common.errors import BadRequest
 from stratos.core.requests.grammar import ANY_OBJECT
 from stratos.core.requests.limits import check_metadata
-from stratos.core.requests.pins import RETENTION
+from stratos.core.requests.pins import CACHE_CONTROL, CACHE_OPTIONS, RETENTION
 from stratos.core.requests.tools import ToolMode
 from stratos.core.tenancy.plan import CHEAP_TIERS
 from stratos.text.chat_template import ChatMessage
-from stratos_gateway.openai.fields import Fields, WantedGrammar, named_schema, object_fields
+from stratos_gateway.openai.fields import Fields, WantedGrammar, asks, named_schema, object_fields
+from stratos_gateway.openai.messages import with_marks
 from stratos_gateway.openai.requests import (
     Conversation,
     GenerationBody,
@@ -25,10 +26,10 @@ from stratos_gateway.openai.requests import (
 )
 from stratos_gateway.openai.template_use import check_effort
 from stratos_gateway.openai.tools import ALLOWED_TOOLS
-from stratos_gateway.responses.items import check_input, left_out, with_instructions
+from stratos_gateway.responses.items import CheckedInput, check_input, with_instructions
 from stratos_gateway.responses.tools import ResponseTools, take_response_tools
 
-_NOT_THERE = ("conversation", "moderation", "access_programs", "image", "prompt_cache_options")
+_NOT_THERE = ("conversation", "moderation", "access_programs", "image")
 """Features that are refused by name; those with a value that asks for nothing stand below."""
 _LOGPROBS, _ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
 _INCLUDABLE = (_LOGPROBS, _ENCRYPTED)
@@ -85,7 +86,7 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
     fields = Fields(body)
     given, instructions = fields.take("input"), fields.take_text("instructions")
     is_warm_up = not fields.flag("generate", default=True)
-    messages = () if is_warm_up and instructions and given == [] else check_input(given)
+    checked = CheckedInput() if is_warm_up and instructions and given == [] else check_input(given)
     tools, format_field = take_response_tools(fields), fields.take("text")
     grammar, text_echo = _text_config(format_field)
     reasoning, budget = _reasoning(fields.take("reasoning")), take_budget(fields)
@@ -100,7 +101,10 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
         raise BadRequest("a background response is kept, so store cannot be false", param="store")
     if is_background and is_warm_up:
         raise BadRequest("generate cannot be false in the background", param="generate")
-    previous, keeps_s = fields.take_text("previous_response_id"), fields.take_ttl(RETENTION) or 0
+    previous, keeping = fields.take_text("previous_response_id"), fields.take_keeping()
+    if not checked.messages:
+        fields.refuse(CACHE_CONTROL)  # the end of the last message, of which there is none
+    messages, keep_fields = with_marks(fields, checked.messages, tools.use, keeping)
     _refuse_features(fields)
     options = take_options(
         fields,
@@ -114,6 +118,7 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
     check_tools_and_grammar(tools.use, options)
     echoed = {
         **{name: body[name] for name in _ECHOED_TEXTS if isinstance(body.get(name), str)},
+        **{name: body[name] for name in (RETENTION, CACHE_OPTIONS) if asks(body.get(name))},
         **_echoed_tools(body, tools),
         "background": is_background,
         "service_tier": body["service_tier"] if body.get("service_tier") in CHEAP_TIERS else "default",
@@ -132,11 +137,12 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
     conversation = Conversation(messages_of, tools.use, wish=wish)
     return ResponseBody(
         is_background=is_background,
-        keeps_s=keeps_s,
+        keeps_s=keeping.ttl_s,
+        keep_fields=keep_fields,
         options=_of_warm_up(options) if is_warm_up else options,
         prompts=(conversation,),
         echoed=echoed,
-        ignored=(*tools.ignored, *left_out(given), *(name for name in _IGNORED if body.get(name))),
+        ignored=(*tools.ignored, *checked.ignored, *(name for name in _IGNORED if body.get(name))),
         namespaces=tools.owners,
         includes_logprobs=includes_logprobs,
         store=store,

@@ -20,8 +20,10 @@ from redis.exceptions import RedisError
 
 from stratos.common.errors import BadRequest, DependencyDown, ResponseStoreDown, StratosError
 from stratos.core.requests.limits import MAX_MESSAGES
+from stratos.core.requests.pins import MAX_BREAKPOINTS
 from stratos.core.tenant import Tenant
 from stratos_gateway.openai.chunks import Usage
+from stratos_gateway.openai.messages import latest_marks
 from stratos_gateway.openai.rendering import Renderer
 from stratos_gateway.openai.requests import Conversation, GenerationBody
 from stratos_gateway.responses.items import check_input, with_instructions
@@ -171,8 +173,10 @@ async def _continued(parsed: ResponseBody, previous: Sequence[Item]) -> Response
         text = f"the conversation may hold at most {MAX_MESSAGES} items, earlier ones included"
         raise BadRequest(text, param="input")
     earlier = await asyncio.to_thread(check_input, previous)
-    messages = with_instructions(parsed.instructions, (*earlier, *parsed.messages))
-    return replace(parsed, prompts=(replace(conversation, messages=messages),))
+    messages = with_instructions(parsed.instructions, (*earlier.messages, *parsed.messages))
+    messages = latest_marks(messages, MAX_BREAKPOINTS)
+    names = dict.fromkeys([*parsed.keep_fields, *(name for m in messages for mark in m.marks for name in mark.fields)])
+    return replace(parsed, prompts=(replace(conversation, messages=messages),), keep_fields=tuple(names))
 
 
 @asynccontextmanager

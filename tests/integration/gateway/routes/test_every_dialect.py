@@ -306,3 +306,14 @@ async def test_a_score_outlives_its_worker_and_a_deadline_ends_it(world: World, 
     world.workers[1].step_s = 30.0
     assert (await code(world, route, headers={"x-stratos-deadline-ms": "300"}))[0] == 503
     await world.wait_idle()
+
+
+@pytest.mark.parametrize("route", [*BODIES, *SCORED])
+async def test_a_client_that_leaves_before_the_first_byte_ends_the_work(world: World, route: str) -> None:
+    for worker in world.workers:
+        worker.step_s = 30.0
+    leaving = asyncio.create_task(world.http.post(route, json=body(route)))
+    await eventually(lambda: any(worker.submits for worker in world.workers), "the work is begun")
+    leaving.cancel()
+    await eventually(lambda: any(worker.cancels for worker in world.workers), "it ends with its client")
+    await world.wait_idle()

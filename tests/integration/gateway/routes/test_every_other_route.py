@@ -1,6 +1,6 @@
 """Computing routes that are no dialects x what acts on every request; a new computing route without a row fails.
 
-A lost worker of embeddings is in ``test_embeddings``, a lost classifier in ``test_policies``.
+A lost classifier of moderations is in ``test_policies``; those of the last three routes compute at the gateway.
 """
 
 from __future__ import annotations
@@ -173,3 +173,12 @@ async def test_a_client_that_leaves_and_a_deadline_end_the_work(elsewhere: Elsew
     await eventually(lambda: elsewhere.num_left() == 1, "it ends with its client")
     assert await asked(world, route, **{"x-stratos-deadline-ms": "300"}) == (503, "queue_timeout")
     await eventually(lambda: elsewhere.num_left() == elsewhere.num_asked() - 1, "what was begun ends at its deadline")
+
+
+async def test_embeddings_outlive_their_worker(elsewhere: Elsewhere) -> None:
+    first, second = elsewhere.embedders
+    first.dies = True
+    for _ in range(2):
+        assert await asked(elsewhere.world, EMBEDDINGS) == (200, "")
+    assert (len(first.calls), len(second.calls)) == (1, 2), "one of them moved"
+    await elsewhere.world.wait_placements_completed()

@@ -185,7 +185,7 @@ def test_what_cannot_change_an_answer_is_named() -> None:
         context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
         service_tier="auto", diagnostics={"previous_message_id": "msg_1"},
     )  # fmt: skip
-    assert body.mark_fields == ("cache_control",), "that of the line that is left out is of the text behind it"
+    assert body.keep_fields == ("cache_control",), "that of the line that is left out is of the text behind it"
     assert body.ignored == (
         "x-anthropic-billing-header",
         "redacted_thinking",
