@@ -114,6 +114,8 @@ class LineCheck:
             return "body must be an object"
         if body.get("stream") or body.get("background"):
             return "body can have neither stream nor background"
+        if "models" in body:
+            return "body can name one model alone: a line waits for its model, and asks no other"
         model = body.get("model", "")
         if not isinstance(model, str) or len(model) > MAX_MODEL_NAME_CHARS:
             return f"body.model must be a text of at most {MAX_MODEL_NAME_CHARS} characters"

@@ -55,6 +55,7 @@ def test_a_piece_of_work_has_few_lines_where_they_are_long() -> None:
         (line(2, url=["/v1/completions"]), "url"),
         (line(2, body="x"), "body must be an object"),
         (line(2, body={"stream": True}), "stream"),
+        (line(2, body={"models": ["base", "small"]}), "one model alone"),
         (line(2, body={"model": 5}), "model"),
         (b"x" * (MAX_LINE_BYTES + 10), "longer"),
         (b"x" * (MAX_LINE_BYTES + 10) + b"\n", "longer"),
