@@ -121,11 +121,14 @@ class Endpoint(Generic[O]):
             request.exchange.name_param(error)
             raise
 
-    async def _answer(self, request: ClientRequest[Any], body: dict[str, Any], revision: str = "") -> None:
+    def _answer(self, request: ClientRequest[Any], body: dict[str, Any], revision: str = "") -> Awaitable[None]:
+        """Work of the one model that a body names, or of its chain; no frame here holds the body of the former."""
         if FIELD not in body or self._resolve is None:
-            await self._answer_by(request, body, revision)
-            return
-        chain = await self._chain(request, body, self._resolve)
+            return self._answer_by(request, body, revision)
+        return self._answer_by_one_of(request, body, self._resolve)
+
+    async def _answer_by_one_of(self, request: ClientRequest[Any], body: dict[str, Any], resolve: Resolve) -> None:
+        chain = await self._chain(request, body, resolve)
         bodies = bodies_of(chain, body)
         del body
         for name, one in zip(chain.names, bodies, strict=True):
