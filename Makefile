@@ -35,8 +35,8 @@ BUILD_KERNELS := PYTHONPATH=libs $(BIN)/python -m stratos.engine.native.build
 # Many container images forbid it; then every process, and every test run, would compile torch and our own code again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run test test-unit test-thorough test-integration test-promises test-monitoring client-packages pytest check fmt proto \
-  proto-check manifests bench quality reproduce chaos speculation images e2e clean
+.PHONY: help setup run test test-unit test-thorough test-integration test-promises test-monitoring test-clients \
+  client-packages pytest check fmt proto proto-check manifests bench quality reproduce chaos speculation images e2e clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets

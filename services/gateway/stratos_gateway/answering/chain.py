@@ -11,12 +11,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stratos.common.errors import BadRequest
+from stratos.common.errors import (
+    AdapterUnavailable,
+    BadRequest,
+    DependencyDown,
+    Draining,
+    FeatureUnavailable,
+    Overloaded,
+    QueueTimeout,
+    WaitTooLong,
+    WorkerLost,
+)
+from stratos_gateway.answering.request import ClientRequest
 
 FIELD = "models"
 MAX_MODELS = 8
 YIELDS_AFTER_S = 1.0
 """Longest wait for a worker of a model that is not the last one."""
+_NO_ROOM = (
+    AdapterUnavailable, DependencyDown, Draining, FeatureUnavailable, Overloaded, QueueTimeout, WaitTooLong, WorkerLost,
+)  # fmt: skip
+"""Refusals of one model that say nothing about the next one."""
 MODEL_HEADER, REFUSED_HEADER = b"x-stratos-model", b"x-stratos-model-refused"
 
 
@@ -67,6 +82,13 @@ def bodies_of(chain: FallbackChain, body: Mapping[str, Any]) -> Sequence[dict[st
     """The body once for each model, as if it named that one alone."""
     rest = {name: value for name, value in body.items() if name != FIELD}
     return [{**rest, "model": name} for name in chain.names]
+
+
+def passes_on(request: ClientRequest[Any]) -> bool:
+    """Whether the next model of a chain is asked: this one has no room, and the client was sent nothing."""
+    stream = request.exchange.stream
+    is_silent = not request.has_answered and (stream is None or not stream.is_started)
+    return request.yields_after_s > 0 and is_silent and isinstance(request.error, _NO_ROOM)
 
 
 def _printable(name: str) -> bytes:

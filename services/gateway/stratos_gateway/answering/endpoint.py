@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from stratos.common.errors import BadRequest, Internal, ModelNotFound, StratosError
 from stratos.core.tenant import Tenant
 from stratos_gateway.answering.bugs import bugs_told
-from stratos_gateway.answering.chain import FIELD, YIELDS_AFTER_S, FallbackChain, bodies_of, chain_of
+from stratos_gateway.answering.chain import FIELD, YIELDS_AFTER_S, FallbackChain, bodies_of, chain_of, passes_on
 from stratos_gateway.answering.contract import AnswerSender, Preparer, Source, Step
 from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.output import Output
@@ -163,9 +163,8 @@ class Endpoint(Generic[O]):
         except StratosError as error:
             request.error = error
             chain.refused.append((name, error.code))
-            request.trail["choice"] = chain.section("")
             del headers[num_headers:]
-            if not request.passes_on:
+            if not passes_on(request):
                 headers += chain.headers()
                 raise
             request.begin_again()

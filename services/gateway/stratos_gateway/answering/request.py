@@ -14,17 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from starlette.requests import Request
 from starlette.types import Send
 
-from stratos.common.errors import (
-    AdapterUnavailable,
-    DependencyDown,
-    Draining,
-    FeatureUnavailable,
-    Overloaded,
-    QueueTimeout,
-    StratosError,
-    WaitTooLong,
-    WorkerLost,
-)
+from stratos.common.errors import StratosError
 from stratos.core.requests.continuation import ContinuationState, TokenOf
 from stratos.core.requests.terms import RequestTerms
 from stratos.core.tenant import Tenant
@@ -59,10 +49,6 @@ def ignored_names(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 RESUMED = "stratos.stream"
 """Key of an ASGI scope whose client comes back to the stream of this id."""
-_NO_ROOM = (
-    AdapterUnavailable, DependencyDown, Draining, FeatureUnavailable, Overloaded, QueueTimeout, WaitTooLong, WorkerLost,
-)  # fmt: skip
-"""Refusals of one model that say nothing about the next one."""
 LINE = "stratos.batch_line"
 """Key of an ASGI scope that is a line of a batch: its ``BatchLine``."""
 
@@ -245,13 +231,6 @@ class ClientRequest(Generic[P]):
     """Chunks that the client was sent so far, where ``when_sent`` wants them."""
     when_sent: Callable[[Sequence[ChoiceChunk]], None] | None = None
     """Takes the chunks of an answer that was sent whole."""
-
-    @property
-    def passes_on(self) -> bool:
-        """The next model of its chain is asked: this one has no room for it, and its client was sent nothing."""
-        stream = self.exchange.stream
-        is_silent = not self.has_answered and (stream is None or not stream.is_started)
-        return self.yields_after_s > 0 and is_silent and isinstance(self.error, _NO_ROOM)
 
     def begin_again(self) -> None:
         """Forget what the last model has noted."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -86,9 +86,14 @@ def with_marks(
         text = f"a request may have at most {MAX_BREAKPOINTS} cache breakpoints, and this one has {num}"
         raise BadRequest(text, param=CACHE_CONTROL)
     messages = latest_marks(_timed(messages, keeping.marks_ttl_s), MAX_BREAKPOINTS - num, _is_counted)
-    names = [name for message in messages for mark in message.marks for name in mark.fields]
+    names = [*marking_fields(messages)]
     names += [CACHE_CONTROL] * (tools.loses_marks or any(tool.keeps_s for tool in tools.tools))
     return messages, tuple(dict.fromkeys([*names, *keeping.fields]))
+
+
+def marking_fields(messages: Iterable[ChatMessage]) -> Iterator[str]:
+    """Fields of all marks in messages, in their order."""
+    return (name for message in messages for mark in message.marks for name in mark.fields)
 
 
 def latest_marks(

@@ -7,6 +7,7 @@ from typing import Any
 
 from stratos.common.clock import Clock
 from stratos.core.ledger.receipt import request_receipt
+from stratos_gateway.answering.chain import passes_on
 from stratos_gateway.answering.contract import AtEnd, Step
 from stratos_gateway.answering.request import ClientRequest
 from stratos_gateway.receipts.desk import ReceiptDesk
@@ -31,7 +32,7 @@ class ReceiptStep(Step):
 
     def _gather(self, request: ClientRequest[Any]) -> None:
         now_s = self._clock.now()
-        if request.passes_on:
+        if passes_on(request):
             return  # the receipt is of the model that is asked last
         if request.output is None and not self._desk.takes_refusal(now_s):
             return

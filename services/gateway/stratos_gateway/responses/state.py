@@ -23,7 +23,7 @@ from stratos.core.requests.limits import MAX_MESSAGES
 from stratos.core.requests.pins import MAX_BREAKPOINTS
 from stratos.core.tenant import Tenant
 from stratos_gateway.openai.chunks import Usage
-from stratos_gateway.openai.messages import latest_marks
+from stratos_gateway.openai.messages import latest_marks, marking_fields
 from stratos_gateway.openai.rendering import Renderer
 from stratos_gateway.openai.requests import Conversation, GenerationBody
 from stratos_gateway.responses.items import check_input, with_instructions
@@ -175,7 +175,7 @@ async def _continued(parsed: ResponseBody, previous: Sequence[Item]) -> Response
     earlier = await asyncio.to_thread(check_input, previous)
     messages = with_instructions(parsed.instructions, (*earlier.messages, *parsed.messages))
     messages = latest_marks(messages, MAX_BREAKPOINTS)
-    names = dict.fromkeys([*parsed.keep_fields, *(name for m in messages for mark in m.marks for name in mark.fields)])
+    names = dict.fromkeys([*parsed.keep_fields, *marking_fields(messages)])
     return replace(parsed, prompts=(replace(conversation, messages=messages),), keep_fields=tuple(names))
 
 
