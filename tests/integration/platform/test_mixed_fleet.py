@@ -158,11 +158,8 @@ async def test_a_worker_refuses_fields_that_it_does_not_know(tmp_path: Path) -> 
 async def test_a_worker_ignores_what_a_later_gateway_says_around_a_submit(tmp_path: Path) -> None:
     async with open_world(tmp_path) as world:
         gateway = await world.gateway(await world.start(DECODE))
-        message = decode_pb2.SessionRequest(submit=make_submit(PROMPT, request_id="later"), submit_number=1)
-        message.MergeFromString(UNKNOWN_FIELD)
-        await gateway.call.write(message)
-        await eventually(lambda: ("later", 0) in gateway.streams, "an answer")
-        assert (await gateway.streams["later", 0].over()).error is None
+        stream = await gateway.submit(PROMPT, around=UNKNOWN_FIELD)
+        assert (await stream.over()).error is None
 
 
 async def greet(address: str, version: int) -> Any:

@@ -247,14 +247,18 @@ class Gateway:
         self.call.cancel()
         await asyncio.wait({self._reader})
         await self._channel.close()
+        self._reader.result()  # what it could not read fails the test
 
-    async def submit(self, prompt: list[int], **fields: Any) -> Stream:
+    async def submit(self, prompt: list[int], *, around: bytes = b"", **fields: Any) -> Stream:
+        """``around`` is what a later build says beside the submit."""
         message = make_submit(prompt, **fields)
         num_choices = sum(not choice.finished for choice in message.choices)
         stream = self.streams[message.request_id, message.attempt] = Stream(num_choices=max(num_choices, 1))
         self._submitted.append((message.request_id, message.attempt))
         number = len(self._submitted) if self._numbers_submits else 0
-        await self.call.write(decode_pb2.SessionRequest(submit=message, submit_number=number))
+        request = decode_pb2.SessionRequest(submit=message, submit_number=number)
+        request.MergeFromString(around)
+        await self.call.write(request)
         return stream
 
     async def cancel(self, request_id: str, attempt: int = 0, indexes: tuple[int, ...] = ()) -> None:

@@ -37,7 +37,7 @@ async def test_both_revisions_are_asked_at_the_platforms_cost_and_judged_by_what
     for world in (added.one, added.two):
         world.worker.prompt_shift[new] = -0.25
     assert (await start(added, new, 0.3)).is_success
-    await eventually(lambda: _is_measured(added), "one of the gateways has asked both")
+    await eventually(lambda: _is_applied(added), "one of the gateways has asked both, and weights are written")
     found = await shown(added.two)
     outcomes = {verdict["gate"]: verdict["outcome"] for verdict in found["verdicts"]}
     assert (found["phase"], outcomes) == ("running", {"requests": "waits", "drift": "holds"})
@@ -59,8 +59,8 @@ async def _has_started(added: Added, revision: str, status: int, bound: float = 
     return (await start(added, revision, bound)).status_code == status
 
 
-async def _is_measured(added: Added) -> bool:
-    return "drift" in await shown(added.one)
+async def _is_applied(added: Added) -> bool:
+    return bool((await shown(added.one))["is_applied"])
 
 
 async def _is_back(added: Added, old: str) -> bool:
