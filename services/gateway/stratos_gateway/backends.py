@@ -25,6 +25,7 @@ from stratos.rpc.clients.gateway import exchange_gateways, fetch_snapshot
 from stratos.rpc.clients.peer_addresses import PeerAddresses
 from stratos.rpc.clients.router import RouterClient
 from stratos.store.authentication import KeyCheck
+from stratos.store.counters.choice_affinity import ChoiceAffinity
 from stratos.store.counters.guard import StoreId
 from stratos.store.counters.key_use import KeyUse
 from stratos.store.counters.leases import LeaseStore
@@ -68,6 +69,7 @@ from stratos_gateway.access.snapshot_servicer import SnapshotCopies
 from stratos_gateway.admin.lists import StoredLists
 from stratos_gateway.admin.model_routes import ModelStatus
 from stratos_gateway.admin.routes import AdminStores
+from stratos_gateway.choices.source import SnapshotChoices
 from stratos_gateway.continuations.tokens import ContinuationTokens
 from stratos_gateway.ledger.billing import LedgerAccess
 from stratos_gateway.ledger.older_ledgers import OlderLedgers
@@ -227,6 +229,12 @@ async def open_backends(
         adapters=SnapshotAdapters(follower),
         authenticator=KeysAndTokens(keys, tokens) if issuers else keys,
         aliases=aliases,
+        choices=SnapshotChoices(follower),
+        choice_affinity=(
+            ChoiceAffinity(redis, settings.records, settings.choices.session_s, store_id)
+            if settings.choices.session_s
+            else None
+        ),
         rollouts=rollouts.evidence,
         watch_drift=rollouts.watch_drift,
         blocks=SnapshotBlocks(follower),

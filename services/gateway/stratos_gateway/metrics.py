@@ -98,6 +98,11 @@ class GatewayMetrics(Instruments):
         "stratos_request_outcomes", "Ended requests for tokens or vectors; an error within a stream counts as one.",
         "model", "class", "outcome",
     )
+    _choices = counter(
+        "stratos_auto_answers",
+        "Answers to requests for the model auto, by the model that gave them and the reason for that one.",
+        "model", "reason",
+    )
     promises = counter(
         "stratos_promises",
         "Answered prompts whose plan promises a time (ttft, itl), by whether it was kept or missed.",
@@ -293,6 +298,10 @@ class GatewayMetrics(Instruments):
         """Show every cause of a recovery from the start, so that a rate sees the first one."""
         for cause in causes:
             self.recoveries.labels(cause)
+
+    def note_choice(self, model: str, reason: str) -> None:
+        """Count an answer of a model that rules chose; both texts are an operator's."""
+        self._choices.labels(model, reason).inc()
 
     def count_promises(self, plan: Plan, times: Times) -> None:
         """Whether an answered prompt came in the times of its tenant's plan."""

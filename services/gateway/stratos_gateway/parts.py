@@ -16,6 +16,7 @@ from stratos.common.clock import Clock
 from stratos.common.ids import new_incarnation
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.tracing import Tracing
+from stratos.store.counters.choice_affinity import ChoiceAffinity
 from stratos.store.counters.redemptions import Redemptions
 from stratos.store.sealed.batch_store import BatchStore
 from stratos.store.sealed.file_store import FileStore
@@ -23,6 +24,7 @@ from stratos_gateway.access.auth import Authenticator, Recall
 from stratos_gateway.access.body_places import BodyPlaces
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.admin.routes import AdminStores
+from stratos_gateway.choices.source import NO_CHOICES, ChoiceSource
 from stratos_gateway.continuations.tokens import ContinuationTokens
 from stratos_gateway.embedding.client import EmbeddingClient
 from stratos_gateway.generation.fleet_access import FleetAccess
@@ -66,6 +68,10 @@ class Backends:
     """Stores of the admin API; ``None`` serves none."""
     aliases: AliasSource | None = None
     """Further names of models; ``None`` has none."""
+    choices: ChoiceSource = NO_CHOICES
+    """Rules of the model ``auto``."""
+    choice_affinity: ChoiceAffinity | None = None
+    """Remembers which model its sessions have; ``None`` forgets."""
     rollouts: RolloutEvidence | None = None
     """Counts requests for roll-outs; ``None`` counts none."""
     watch_drift: Callable[[Ask], Coroutine[Any, Any, None]] | None = None

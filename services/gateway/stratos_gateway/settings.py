@@ -14,6 +14,7 @@ from stratos.store.settings import ObjectStoreConfig
 from stratos_gateway.access.settings import RequestsConfig
 from stratos_gateway.admin.settings import AdminConfig
 from stratos_gateway.batches.settings import BatchesConfig
+from stratos_gateway.choices.settings import ChoicesConfig
 from stratos_gateway.continuations.settings import ContinuationsConfig
 from stratos_gateway.files.settings import FilesConfig
 from stratos_gateway.http.limits import HttpLimits
@@ -81,6 +82,7 @@ class GatewaySettings(ServiceSettings):
     All gateways of a deployment have the same `model`, which a request without a name means, and the same others."""
     model_records: ModelRecordsConfig = ModelRecordsConfig()
     rollouts: RolloutsConfig = RolloutsConfig()
+    choices: ChoicesConfig = ChoicesConfig()
     requests: RequestsConfig = RequestsConfig()
     limits: LimitsConfig = LimitsConfig()
     ledger: LedgerConfig = LedgerConfig()

@@ -26,6 +26,8 @@ from stratos_gateway.batches.calls import LineCalls
 from stratos_gateway.batches.routes import BatchRoutes
 from stratos_gateway.batches.runs import BatchRuns
 from stratos_gateway.batches.terms import LineStep
+from stratos_gateway.choosing.chains import Chains
+from stratos_gateway.choosing.chooser import ModelChooser
 from stratos_gateway.continuations.returns import TokenReturns
 from stratos_gateway.continuations.step import ContinuationStep
 from stratos_gateway.embedding.preparation import EmbeddingPreparer
@@ -135,11 +137,13 @@ def build_endpoints(parts: GatewayParts, edge: Edge, tools: PreparationTools) ->
     )
     embedding, streams = EmbeddingPreparer(catalogue), parts.backends.streams
     begun = no_record if streams is None else BegunAnswers(streams)
+    chooser = ModelChooser(parts.backends.choices, catalogue.resolve, parts.backends.choice_affinity)
+    chains = Chains(catalogue.resolve, chooser, parts.metrics)
     scores, workers = ScoreSender(parts.fleet), sources[-1:]
     verdicts = ModerationSource(parts.admission, parts.surroundings.clock)
     return {
         **{
-            d.path: Endpoint(edge, GenerationPreparer(tools, d), around, sources, sender, begun, catalogue.resolve)
+            d.path: Endpoint(edge, GenerationPreparer(tools, d), around, sources, sender, begun, chains)
             for d in DIALECTS
         },
         **{d.path: Endpoint(edge, GenerationPreparer(tools, d), around, workers, scores) for d in SCORING_DIALECTS},
@@ -175,7 +179,7 @@ def build_gateway(
     """Put the parts together."""
     settings, backends = parts.settings, parts.backends
     sources = backends.adapters, backends.blocks, backends.model_arrivals, backends.aliases
-    catalogue = ModelCatalogue(parts.models, *sources, Random())
+    catalogue = ModelCatalogue(parts.models, *sources, Random(), backends.choices)
     kept = Responses(backends.responses, by_default=settings.responses.store_by_default)
     tools = preparation_tools(parts, catalogue, kept)
     endpoints = build_endpoints(parts, edge, tools)

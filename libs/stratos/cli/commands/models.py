@@ -222,6 +222,31 @@ def list_rollouts(
             typer.echo(rollout_text(row))
 
 
+@models_app.command("auto")
+def auto(
+    rules: Annotated[Path | None, typer.Option(help="Write: a JSON file with the rules.")] = None,
+    scores: Annotated[Path | None, typer.Option(help="With --rules: a JSON file, score by task and model.")] = None,
+    tenant: Annotated[str, typer.Option(help="Rules of this tenant in place of those of all.")] = "",
+    plan: Annotated[str, typer.Option(help="Show the price of each model, prompt and output, by this plan.")] = "",
+    off: Annotated[bool, typer.Option("--off", help="Send every request to the default.")] = False,
+    on: Annotated[bool, typer.Option("--on", help="Let rules choose again.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Take them away.")] = False,
+    url: UrlOption = "",
+    key: KeyOption = "",
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+) -> None:
+    """Show or write the rules by which the model `auto` becomes the cheapest one that is good enough."""
+    from stratos.cli.models.choices import ChoiceAsk, call_choices, choices_text
+
+    with explained_errors():
+        verbs = {"on": on, "off": off, "remove": remove}
+        ask = ChoiceAsk(tenant=tenant, rules=rules, scores=scores, verbs=verbs)
+        with admin_client(url, key, data_dir, run) as client:
+            row = call_choices(client, ask)
+            typer.echo(f"{ask.name} has no rules any more" if row is None else choices_text(client, row, plan))
+
+
 @models_app.command("publish")
 def publish(
     path: Annotated[Path, typer.Argument(help="Hugging Face model folder, or a GGUF file.")],

@@ -80,6 +80,11 @@ MODEL = Dashboard(
             queries=(Query("max by (model) (stratos_rollout_drift_nats{@})", "{{model}}"),),
         ),
         Panel(
+            title="Answers of the model auto",
+            text="Each second, by the model that rules chose and the reason: rule, session, fallback, default, off.",
+            queries=(Query(rate("stratos_auto_answers_total", "model, reason"), "{{model}} {{reason}}"),),
+        ),
+        Panel(
             title="Queue depth",
             text="Requests that wait for a worker.",
             queries=(Query("sum by (model) (stratos:queue_depth{@})", "{{model}}"),),

@@ -122,10 +122,10 @@ def _without_departed(found: Sequence[Record]) -> list[Record]:
 
 
 def _owner_of(record: Record) -> str:
-    """Name of the tenant that an adapter, a template or a block is of; "" for other records, and where it is of all."""
+    """Name of the tenant that an adapter, a template, rules or a block is of; "" for others, and where all have it."""
     if record.kind is Kind.BLOCK:
         return owner_of_block(record.id)
-    return owner_and_name(record.id)[0] if record.kind in (Kind.ADAPTER, Kind.TEMPLATE) else ""
+    return owner_and_name(record.id)[0] if record.kind in (Kind.ADAPTER, Kind.TEMPLATE, Kind.CHOICE) else ""
 
 
 def _tenant_of(record: Record) -> str:

@@ -45,6 +45,8 @@ class Kind(StrEnum):
     """A further name of models, or the split of one name."""
     ROLLOUT = "rollout"
     """How a model's requests go over to another revision."""
+    CHOICE = "choice"
+    """Rules that choose a model for who asks for ``auto``."""
     ADAPTER = "adapter"
     BLOCK = "block"
     """A model or adapter that is refused for now."""
@@ -61,8 +63,8 @@ class Record:
     kind: Kind
     id: str
     """A policy's, plan's or tenant's name, the id of a data key's tenant, a key's id, an alias's name, the
-    name of a roll-out's model, ``<name>/<digest>`` of a model, ``<owner>/<name>`` of an adapter or a template (the name
-    alone of one of all tenants), ``<scope>/<name>`` of a block."""
+    name of a roll-out's model, ``<name>/<digest>`` of a model, ``<owner>/<name>`` of an adapter, a template or
+    rules (the name alone where all tenants have it), ``<scope>/<name>`` of a block."""
     version: int
     """Microseconds; a higher one is newer."""
     is_deleted: bool = False

@@ -20,6 +20,8 @@ from stratos.store.data_keys import DataKeyRecord
 from stratos.store.keys import KeyRecord, KeyTerms, check_networks, check_patterns
 from stratos.store.models.alias_forms import alias_from_json
 from stratos.store.models.alias_record import AliasRecord
+from stratos.store.models.choice_forms import choice_from_json
+from stratos.store.models.choice_rules import ChoiceRules
 from stratos.store.models.forms import model_from_json
 from stratos.store.models.model_record import ModelRecord
 from stratos.store.models.rollout_forms import rollout_from_json
@@ -53,6 +55,7 @@ RecordValue = (
     | ModelRecord
     | AliasRecord
     | RolloutRecord
+    | ChoiceRules
     | Adapter
     | BlockRecord
 )
@@ -272,6 +275,7 @@ _DECODERS: Mapping[str, Callable[[str, Mapping[str, Any]], RecordValue]] = {
     "model": model_from_json,
     "alias": alias_from_json,
     "rollout": rollout_from_json,
+    "choice": choice_from_json,
     "adapter": _adapter,
     "block": _block,
 }

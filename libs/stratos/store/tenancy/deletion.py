@@ -68,7 +68,7 @@ async def _close(writer: RecordWriter, name: str) -> TenantRecord:
 
 
 async def _belongings(writer: RecordWriter, tenant: TenantRecord) -> list[Record]:
-    found = await writer.records.records(Kind.KEY, Kind.ADAPTER, Kind.TEMPLATE, Kind.BLOCK)
+    found = await writer.records.records(Kind.KEY, Kind.CHOICE, Kind.ADAPTER, Kind.TEMPLATE, Kind.BLOCK)
     return [record for record in found if not record.is_deleted and _belongs(record, tenant)]
 
 

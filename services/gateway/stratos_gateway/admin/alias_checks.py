@@ -14,16 +14,10 @@ from stratos.store.models.model_record import ModelRecord
 from stratos.store.models.rollout_record import RolloutRecord
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.record import Kind, value_as
-from stratos_gateway.models.aliases import MAX_DEPTH, AliasChoice, AliasSource
+from stratos_gateway.models.aliases import MAX_DEPTH, AliasChoice, AliasSource, aliases_of, revisions_of
 from stratos_gateway.models.model_set import ModelSet
 
 MAX_ALIASES = 1000
-
-
-def aliases_of(snapshot: FollowedSnapshot) -> Mapping[str, AliasRecord]:
-    """All aliases by name."""
-    found = (record.value for record in snapshot.of_kind(Kind.ALIAS))
-    return {alias.name: alias for alias in found if isinstance(alias, AliasRecord)}
 
 
 class StoredAliases(AliasSource):
@@ -44,13 +38,6 @@ class StoredAliases(AliasSource):
 def choice_of(snapshot: FollowedSnapshot, models: ModelSet) -> AliasChoice:
     """Where requests go by the records of the store, and the workers of the last look."""
     return AliasChoice(StoredAliases(snapshot), models, Random())
-
-
-def revisions_of(snapshot: FollowedSnapshot, models: ModelSet) -> Mapping[str, str]:
-    """Name of every revision by digest, those of settings included."""
-    recorded = (record.value for record in snapshot.of_kind(Kind.MODEL))
-    found = {model.digest: model.name for model in recorded if isinstance(model, ModelRecord)}
-    return {model.base.digest: model.base.name for model in models.revisions} | found
 
 
 def checked_alias(alias: AliasRecord, snapshot: FollowedSnapshot, models: ModelSet) -> AliasRecord:

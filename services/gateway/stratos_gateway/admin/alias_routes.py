@@ -11,13 +11,14 @@ from stratos.common.errors import BadRequest, DependencyDown, NotFound
 from stratos.core.tenancy.roles import Role
 from stratos.store.models.alias_forms import alias_draft, alias_to_json
 from stratos.store.models.alias_record import AliasRecord
+from stratos.store.models.choice_forms import check_not_auto
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.writer import Tombstone
-from stratos_gateway.admin.alias_checks import aliases_of, check_not_rolling, checked_alias, choice_of, in_use
+from stratos_gateway.admin.alias_checks import check_not_rolling, checked_alias, choice_of, in_use
 from stratos_gateway.admin.fields import only
 from stratos_gateway.admin.model_routes import Handler, ModelCaller, ModelHandlers, removed
-from stratos_gateway.models.aliases import succeeding
+from stratos_gateway.models.aliases import aliases_of, succeeding
 from stratos_gateway.models.model_set import ModelSet
 
 _MOST_TRIES = 10
@@ -43,6 +44,7 @@ class AliasRoutes(ModelHandlers):
         status = self._known
         only(body, "targets", "sticky")
         draft = alias_draft(request.path_params["name"], body)
+        check_not_auto(draft.name)
         await status.look()
         for _ in range(_MOST_TRIES):
             snapshot = await self._now()

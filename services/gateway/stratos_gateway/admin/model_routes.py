@@ -12,15 +12,17 @@ from starlette.requests import Request
 from stratos.common.errors import BadRequest, InvalidCheckpoint, NotFound, StratosError
 from stratos.core.placement import WorkerRole
 from stratos.core.tenancy.roles import Role
+from stratos.store.models.choice_forms import check_not_auto
 from stratos.store.models.forms import model_from_json, model_id, model_to_json
 from stratos.store.models.model_record import ModelRecord
 from stratos.store.models.names import check_model_place
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.writer import RecordWriter, Tombstone
-from stratos_gateway.admin.alias_checks import aliases_of, check_unnamed, choice_of, names_of
+from stratos_gateway.admin.alias_checks import check_unnamed, choice_of, names_of
 from stratos_gateway.admin.fields import text
 from stratos_gateway.admin.model_terms import check_same, check_size, terms_of
+from stratos_gateway.models.aliases import aliases_of
 from stratos_gateway.models.live_revisions import LiveWorkers, can_take, look_at
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.shelf import ModelShelf, Phase
@@ -133,6 +135,7 @@ class ModelRoutes(ModelHandlers):
         status, given = self._known, {field: body[field] for field in body if field not in ("name", "digest")}
         name, digest = text(body, "name"), text(body, "digest")
         record_id, snapshot = model_id(name, digest), await self._now()
+        check_not_auto(name)
         record = model_from_json(record_id, terms_of(name, digest, snapshot, status.models) | given)
         record = replace(record, created_unix_s=await caller.writer.records.now_us() // 1_000_000)
         _check_names(record, snapshot, status.models)

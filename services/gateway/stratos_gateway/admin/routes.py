@@ -52,6 +52,7 @@ from stratos_gateway.admin.ledger_routes import LedgerRoutes
 from stratos_gateway.admin.lists import StoredLists
 from stratos_gateway.admin.model_routes import ModelRoutes, ModelStatus
 from stratos_gateway.admin.views import audit_view, plan_view, record_view, tenant_view
+from stratos_gateway.choosing.routes import ChoiceRoutes
 from stratos_gateway.http.body import OrjsonResponse, read_json
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.row_stream import PartStream, Rows, encoded, encoded_sections
@@ -193,6 +194,7 @@ class AdminRoutes:
         table += LedgerRoutes(self._stores.ledger, self._stores.readings).table()
         table += ModelRoutes(self._stores.models, self._stores.lists.now).table()
         table += AliasRoutes(self._stores.models, self._stores.lists.now).table()
+        table += ChoiceRoutes(self._stores.models, self._stores.lists.now).table()
         table += RolloutRoutes(self._stores.rollouts, self._stores.lists.now).table()
         return [
             Route(f"/admin/v1{path}", self._endpoint(role, handler), methods=[method])

@@ -2,26 +2,29 @@
 
     all names are resolved ──▶ a is asked, and gives up after ``YIELDS_AFTER_S`` ──▶ b is asked, which waits as usual
 
-A name that the key may not use refuses the whole request, whichever model would have answered.
+Rules make such a chain of the model ``auto``, too: see ``choosing``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from stratos.common.errors import (
     AdapterUnavailable,
     BadRequest,
+    ContextLengthExceeded,
     DependencyDown,
     Draining,
     FeatureUnavailable,
     Overloaded,
     QueueTimeout,
+    StratosError,
     WaitTooLong,
     WorkerLost,
 )
+from stratos.core.tenant import Tenant
 from stratos_gateway.answering.request import ClientRequest
 
 FIELD = "models"
@@ -32,20 +35,32 @@ _NO_ROOM = (
     AdapterUnavailable, DependencyDown, Draining, FeatureUnavailable, Overloaded, QueueTimeout, WaitTooLong, WorkerLost,
 )  # fmt: skip
 """Refusals of one model that say nothing about the next one."""
-MODEL_HEADER, REFUSED_HEADER = b"x-stratos-model", b"x-stratos-model-refused"
+MODEL_HEADER, REFUSED_HEADER, RULE_HEADER = b"x-stratos-model", b"x-stratos-model-refused", b"x-stratos-model-rule"
+
+
+def _uncounted(name: str, reason: str) -> None:
+    """Count no answer."""
 
 
 @dataclass(slots=True)
 class FallbackChain:
-    """Models that a request names, and those that refused it so far."""
+    """Models that a request names, or that rules chose for it, and those that refused it so far."""
 
     names: tuple[str, ...]
     refused: list[tuple[str, str]] = field(default_factory=list)
     """Name and code of the refusal."""
+    rule: str = ""
+    """Rule that chose; empty where the client did."""
+    reason: str = ""
+    """Why the first one is the first; empty where the client said so."""
+    count: Callable[[str, str], None] = _uncounted
+    """Called with the model that answered, and why it was that one."""
 
     def headers(self, name: str = "") -> list[tuple[bytes, bytes]]:
         """Headers that say which model answers, where one does, and which ones refused."""
         shown = [(MODEL_HEADER, _printable(name))] if name else []
+        if self.rule:
+            shown.append((RULE_HEADER, self.rule.encode()))
         if self.refused:
             told = ", ".join(f"{_printable(one).decode()}={code}" for one, code in self.refused)
             shown.append((REFUSED_HEADER, told.encode()))
@@ -53,7 +68,29 @@ class FallbackChain:
 
     def section(self, name: str) -> Mapping[str, Any]:
         """The choice as the receipt tells it."""
-        return {"asked": list(self.names), "model": name, "refused": [list(pair) for pair in self.refused]}
+        chosen = {"rule": self.rule, "reason": self.reason} if self.rule else {}
+        return {"asked": list(self.names), **chosen, "model": name, "refused": [list(pair) for pair in self.refused]}
+
+    @property
+    def yields_to(self) -> tuple[type[StratosError], ...]:
+        """Refusals that pass a request on; a prompt too long for a model that rules chose is no client's error."""
+        return (*_NO_ROOM, ContextLengthExceeded) if self.rule else _NO_ROOM
+
+    def note_answer(self, name: str) -> None:
+        """Count the answer of a model."""
+        self.count(name, "fallback" if self.refused else self.reason)
+
+
+class ChainSource(Protocol):
+    """Where a route learns which models a request may be answered by."""
+
+    def names_several(self, tenant: Tenant, body: Mapping[str, Any]) -> bool:
+        """Whether a body may be answered by other models than one that it names; quick, raises nothing."""
+        ...
+
+    async def chain(self, request: ClientRequest[Any], body: Mapping[str, Any]) -> FallbackChain:
+        """The models that such a body may be answered by; raises ``StratosError`` where there are none."""
+        ...
 
 
 def chain_of(body: Mapping[str, Any]) -> FallbackChain:
@@ -71,11 +108,26 @@ def chain_of(body: Mapping[str, Any]) -> FallbackChain:
         raise BadRequest(f"{FIELD} names a model twice", param=FIELD)
     if body.get("model") not in (None, names[0]):
         raise BadRequest(f"beside {FIELD}, model must be absent or the first of them", param="model")
-    for other in ("continuation_token", "background"):
-        if body.get(other):
-            text = f"{FIELD} cannot be combined with {other}: name the one model that is to go on"
-            raise BadRequest(text, param=FIELD, code="unsupported_parameter")
     return FallbackChain(tuple(names))
+
+
+def check_alone(request: ClientRequest[Any], body: Mapping[str, Any], param: str) -> None:
+    """Refuse what goes on with an answer, or is to be gone on with, where several models may answer.
+
+    Args:
+        request: with the headers.
+        body: of it.
+        param: field that lets several answer.
+
+    Raises:
+        BadRequest: such an answer has no record, which is of one model.
+    """
+    given = [name for name in ("continuation_token", "background") if body.get(name)]
+    given += ["an Idempotency-Key"] if "idempotency-key" in request.http.headers else []
+    if given:
+        what = "models" if param == FIELD else "this model"
+        text = f"{what} cannot be combined with {given[0]}: name the one model that is to go on"
+        raise BadRequest(text, param=param, code="unsupported_parameter")
 
 
 def bodies_of(chain: FallbackChain, body: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
@@ -85,10 +137,10 @@ def bodies_of(chain: FallbackChain, body: Mapping[str, Any]) -> Sequence[dict[st
 
 
 def passes_on(request: ClientRequest[Any]) -> bool:
-    """Whether the next model of a chain is asked: this one has no room, and the client was sent nothing."""
+    """Whether the next model is asked: this one refused for a reason of its own, and the client was sent nothing."""
     stream = request.exchange.stream
     is_silent = not request.has_answered and (stream is None or not stream.is_started)
-    return request.yields_after_s > 0 and is_silent and isinstance(request.error, _NO_ROOM)
+    return request.yields_after_s > 0 and is_silent and isinstance(request.error, request.yields_to)
 
 
 def _printable(name: str) -> bytes:

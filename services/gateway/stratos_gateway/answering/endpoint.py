@@ -17,10 +17,10 @@ import orjson
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from stratos.common.errors import BadRequest, Internal, ModelNotFound, StratosError
+from stratos.common.errors import Internal, StratosError
 from stratos.core.tenant import Tenant
 from stratos_gateway.answering.bugs import bugs_told
-from stratos_gateway.answering.chain import FIELD, YIELDS_AFTER_S, FallbackChain, bodies_of, chain_of, passes_on
+from stratos_gateway.answering.chain import YIELDS_AFTER_S, ChainSource, FallbackChain, bodies_of, passes_on
 from stratos_gateway.answering.contract import AnswerSender, Preparer, Source, Step
 from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.output import Output
@@ -30,10 +30,6 @@ from stratos_gateway.http.body import until_disconnect
 O = TypeVar("O", bound=Output)  # noqa: E741 - an output
 BegunOf = Callable[[Request, Tenant], Awaitable[str]]
 """Digest of the model that the recorded answer to a request of a tenant began with; "" without one."""
-
-
-Resolve = Callable[[Tenant, str], Awaitable[object]]
-"""Finds what a tenant's name of a model stands for; raises ``StratosError`` where that is nothing."""
 
 
 async def no_record(http: Request, tenant: Tenant) -> str:
@@ -51,7 +47,7 @@ class Endpoint(Generic[O]):
         sources: of answers, tried in order; the last one always answers.
         sender: writes them.
         begun: tells what the answer of a request began with that cannot be prepared as its name stands now.
-        resolve: names of models, where requests may name several; ``None`` takes one model alone.
+        chains: models of requests that several may answer; ``None`` takes one model alone.
     """
 
     def __init__(
@@ -62,7 +58,7 @@ class Endpoint(Generic[O]):
         sources: Sequence[Source[O]],
         sender: AnswerSender[O],
         begun: BegunOf = no_record,
-        resolve: Resolve | None = None,
+        chains: ChainSource | None = None,
     ) -> None:
         self._edge = edge
         self._preparer = preparer
@@ -70,7 +66,7 @@ class Endpoint(Generic[O]):
         self._sources = sources
         self._sender = sender
         self._begun = begun
-        self._resolve = resolve
+        self._chains = chains
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -123,32 +119,18 @@ class Endpoint(Generic[O]):
 
     def _answer(self, request: ClientRequest[Any], body: dict[str, Any], revision: str = "") -> Awaitable[None]:
         """Work of the one model that a body names, or of its chain; no frame here holds the body of the former."""
-        if FIELD not in body or self._resolve is None:
+        if self._chains is None or not self._chains.names_several(request.tenant, body):
             return self._answer_by(request, body, revision)
-        return self._answer_by_one_of(request, body, self._resolve)
+        return self._answer_by_one_of(request, body, self._chains)
 
-    async def _answer_by_one_of(self, request: ClientRequest[Any], body: dict[str, Any], resolve: Resolve) -> None:
-        chain = await self._chain(request, body, resolve)
+    async def _answer_by_one_of(self, request: ClientRequest[Any], body: dict[str, Any], chains: ChainSource) -> None:
+        chain = await chains.chain(request, body)
+        request.body_text = b""  # a record is of one model, so such an answer has none
         bodies = bodies_of(chain, body)
         del body
         for name, one in zip(chain.names, bodies, strict=True):
             if await self._has_answered(request, chain, name, one):
                 return
-
-    async def _chain(self, request: ClientRequest[Any], body: dict[str, Any], resolve: Resolve) -> FallbackChain:
-        """The chain of a body, of which every name is one that its key may use."""
-        chain = chain_of(body)
-        if "idempotency-key" in request.http.headers:
-            text = f"{FIELD} cannot be combined with an Idempotency-Key: its record is of one model"
-            raise BadRequest(text, param=FIELD, code="unsupported_parameter")
-        request.body_text = b""  # a record is of one model, so such an answer has none
-        for name in chain.names:
-            try:
-                await resolve(request.tenant, name)
-            except ModelNotFound as error:
-                error.param = FIELD
-                raise
-        return chain
 
     async def _has_answered(
         self, request: ClientRequest[Any], chain: FallbackChain, name: str, body: dict[str, Any]
@@ -156,6 +138,7 @@ class Endpoint(Generic[O]):
         """Ask one model of a chain; false where it has no room, and another one follows."""
         is_last, headers = name == chain.names[-1], request.exchange.headers
         num_headers, request.yields_after_s = len(headers), 0.0 if is_last else YIELDS_AFTER_S
+        request.yields_to = chain.yields_to
         headers += chain.headers(name)
         request.trail["choice"] = chain.section(name)
         try:
@@ -169,6 +152,7 @@ class Endpoint(Generic[O]):
                 raise
             request.begin_again()
             return False
+        chain.note_answer(name)
         return True
 
     async def _answer_by(self, request: ClientRequest[Any], body: dict[str, Any], revision: str = "") -> None:

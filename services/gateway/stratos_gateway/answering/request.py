@@ -225,6 +225,8 @@ class ClientRequest(Generic[P]):
     """Waits while nothing may be sent; raises what ended the request in that time."""
     yields_after_s: float = 0.0
     """Longest wait for a worker, where another model is asked next; 0 where none is."""
+    yields_to: tuple[type[StratosError], ...] = ()
+    """Refusals of this model with which that one is asked."""
     trail: dict[str, Any] = field(default_factory=dict)
     """Sections of its receipt (``core.ledger.receipt``), each noted where its facts are decided."""
     sent: list[ChoiceChunk] = field(default_factory=list)

@@ -16,9 +16,10 @@ from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos.rpc.tracing import PROVIDER
 from stratos.text.tokenizer import Tokenizer
+from stratos_gateway.answering.meter_tag import meter_tag
 from stratos_gateway.answering.request import Prepared
 from stratos_gateway.http.exchange import Exchange
-from stratos_gateway.models.catalogue import Lookup, ModelCatalogue, ModelTarget, meter_tag
+from stratos_gateway.models.catalogue import Lookup, ModelCatalogue, ModelTarget
 from stratos_gateway.openai.embedding_requests import EmbeddingBody, parse_embedding
 from stratos_gateway.openai.fields import session_of
 from stratos_gateway.preparation.counts import check_counts, num_token_ids, off_loop

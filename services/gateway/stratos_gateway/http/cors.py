@@ -12,7 +12,10 @@ from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.http.errors import SHED_HEADER, error_body
 
 _MAX_AGE_S = 600
-_EXPOSED = ("retry-after", "x-request-id", "request-id", "x-should-retry", "x-stratos-ignored", SHED_HEADER)
+_EXPOSED = (
+    "retry-after", "x-request-id", "request-id", "x-should-retry", "x-stratos-ignored", SHED_HEADER,
+    "x-stratos-model", "x-stratos-model-refused", "x-stratos-model-rule",
+)  # fmt: skip
 
 
 class Cors(CORSMiddleware):
@@ -29,14 +32,7 @@ class Cors(CORSMiddleware):
             allow_origins=origins,
             allow_methods=("GET", "POST"),
             allow_headers=("*",),  # a key in a header is no credential that a browser adds by itself
-            expose_headers=(
-                "retry-after",
-                "x-request-id",
-                "request-id",
-                "x-should-retry",
-                "x-stratos-ignored",
-                SHED_HEADER,
-            ),
+            expose_headers=_EXPOSED,
             max_age=_MAX_AGE_S,
         )
 

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Protocol
 
 from stratos.store.models.alias_forms import pinned, split_name
 from stratos.store.models.alias_record import AliasRecord, AliasTarget, Sticky
+from stratos.store.models.model_record import ModelRecord
+from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record import Kind, Record, value_as
 from stratos_gateway.models.model_set import ModelSet
@@ -200,6 +202,19 @@ def succeeding(alias: AliasRecord, old: Record | None, choice: AliasChoice, mode
     places = {(target.model, target.digest) for target in alias.targets}
     is_new = any((target.model, target.digest) not in places for target in before)
     return replace(alias, before=before if is_new else ())
+
+
+def aliases_of(snapshot: FollowedSnapshot) -> Mapping[str, AliasRecord]:
+    """All aliases by name."""
+    found = (record.value for record in snapshot.of_kind(Kind.ALIAS))
+    return {alias.name: alias for alias in found if isinstance(alias, AliasRecord)}
+
+
+def revisions_of(snapshot: FollowedSnapshot, models: ModelSet) -> Mapping[str, str]:
+    """Name of every revision by digest, those of settings included."""
+    recorded = (record.value for record in snapshot.of_kind(Kind.MODEL))
+    found = {model.digest: model.name for model in recorded if isinstance(model, ModelRecord)}
+    return {model.base.digest: model.base.name for model in models.revisions} | found
 
 
 def _rank(alias: str, target: AliasTarget, who: str) -> float:

@@ -11,19 +11,19 @@ of an unknown one, outages included.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from stratos.common.errors import BadRequest, ModelNotFound, PermissionDenied, StratosError, StreamGone
 from stratos.core.adapter import BASE_MODEL, Adapter, AdapterRef
-from stratos.core.ledger.usage import REVISION_DIGITS, MeterTag, cost_tags
 from stratos.core.tenant import Tenant
-from stratos.core.trace import TraceContext
 from stratos.store.models.alias_forms import pinned, split_name
 from stratos.store.models.alias_record import AliasRecord
+from stratos.store.models.choice_rules import AUTO
 from stratos.text.output.chat_format import ChatFormat
+from stratos_gateway.choices.source import NO_CHOICES, ChoiceSource
 from stratos_gateway.models.adapters import NO_BLOCKS, AdapterSource, Blocks
 from stratos_gateway.models.aliases import AliasChoice, AliasSource, NoAliases
 from stratos_gateway.models.model_set import ModelSet
@@ -83,6 +83,7 @@ class ModelCatalogue:
         arrivals: waits a moment for a base model, or a revision, that was just added.
         aliases: further names of models.
         rng: draws for requests of aliases that stick to nothing.
+        choices: rules of the model ``auto``, which is listed where there are some.
     """
 
     def __init__(
@@ -93,11 +94,13 @@ class ModelCatalogue:
         arrivals: ModelArrivals = no_arrivals,
         aliases: AliasSource | None = None,
         rng: Random | None = None,
+        choices: ChoiceSource = NO_CHOICES,
     ) -> None:
         self.models = models
         self._adapters = adapters
         self._blocks = blocks
         self._arrivals = arrivals
+        self._choices = choices
         self.aliases = AliasChoice(aliases or NoAliases(), models, rng or Random())
 
     async def look_up(self, tenant: Tenant, name: object, session: str = "", begun: str = "") -> Lookup:
@@ -185,7 +188,7 @@ class ModelCatalogue:
         named = self._aliases_of(tenant)
         for entry in own:
             entry["aliases"] = [alias["id"] for alias in named if alias["root"] == entry["id"]]
-        return [*own, *named] + [_adapter_entry(adapter, served) for adapter, served in shown]
+        return [*own, *named, *self._auto_of(tenant)] + [_adapter_entry(adapter, served) for adapter, served in shown]
 
     def _shown(self, served: ServedModel) -> ServedModel:
         """The revision of a name that is listed: the one that most sessions get."""
@@ -203,6 +206,12 @@ class ModelCatalogue:
             and not self._blocks.is_model_blocked(alias.name)
         )
         return [entry for entry in entries if entry is not None and not self._blocks.is_model_blocked(entry["root"])]
+
+    def _auto_of(self, tenant: Tenant) -> Sequence[dict[str, Any]]:
+        """The entry of ``auto``, where rules choose for the tenant among models that it may use."""
+        rules = self._choices.find(tenant.name)
+        chosen = [] if rules is None else [name for name in sorted(rules.models) if _may_use(tenant, name)]
+        return [_auto_entry(chosen)] if chosen else []
 
     def _alias_entry(self, alias: AliasRecord) -> dict[str, Any] | None:
         """Entry of an alias: where most sessions go now, and what was set; ``None`` where a request finds nothing."""
@@ -229,6 +238,8 @@ class ModelCatalogue:
             alias = None if name == served.base.name else self.aliases.source.find(name)
             entry = None if alias is None else self._alias_entry(alias)
             return entry or _base_entry(self._shown(served) if name == served.base.name else served)
+        if name == AUTO and (entries := self._auto_of(tenant)):
+            return entries[0]
         adapter, served = await self._find(tenant, name)
         return _adapter_entry(adapter, served)
 
@@ -334,15 +345,6 @@ def _base_entry(served: ServedModel) -> dict[str, Any]:
     }
 
 
-def _forms(chat: ChatFormat) -> dict[str, Any]:
-    """How a model that chats writes calls and reasoning."""
-    tags = chat.reasoning
-    return {
-        "call_syntax": chat.syntax.name if chat.is_native else "generic",
-        "reasoning_tags": None if tags is None else [tags.begin, tags.end],
-    }
-
-
 def _adapter_entry(adapter: Adapter, served: ServedModel) -> dict[str, Any]:
     return {
         **_base_entry(served),
@@ -355,44 +357,22 @@ def _adapter_entry(adapter: Adapter, served: ServedModel) -> dict[str, Any]:
     }
 
 
+def _auto_entry(chosen: Sequence[str]) -> dict[str, Any]:
+    return {"id": AUTO, "object": "model", "created": 0, "owned_by": "stratos", "parent": None, "chosen": list(chosen)}
+
+
+def _forms(chat: ChatFormat) -> dict[str, Any]:
+    """How a model that chats writes calls and reasoning."""
+    tags = chat.reasoning
+    return {
+        "call_syntax": chat.syntax.name if chat.is_native else "generic",
+        "reasoning_tags": None if tags is None else [tags.begin, tags.end],
+    }
+
+
 def _unknown(name: str) -> ModelNotFound:
     return ModelNotFound(f"the model {name[:100]!r} does not exist", param="model")
 
 
 def _refused(name: str) -> PermissionDenied:
     return PermissionDenied(f"the model {name[:100]!r} is not served now, by decision of the operator", param="model")
-
-
-NO_METADATA: Mapping[str, str] = {}
-
-
-def meter_tag(
-    tenant: Tenant,
-    target: ModelTarget,
-    route: str,
-    trace: TraceContext,
-    arrived_unix_ms: int,
-    metadata: Mapping[str, str] = NO_METADATA,
-) -> MeterTag:
-    """The tag of a request.
-
-    Args:
-        tenant: whose key it carries.
-        target: what it runs on.
-        route: of its dialect, or "embedding".
-        trace: with the id that the client knows.
-        arrived_unix_ms: now, by this gateway's clock.
-        metadata: of the request, of which short texts are cost tags.
-    """
-    base = target.served.base
-    return MeterTag(
-        key_id=tenant.key_id,
-        model=base.name,
-        revision=base.digest[:REVISION_DIGITS],
-        model_size=base.size,
-        adapter=target.name if target.adapter.digest else "",
-        route=route,
-        http_request_id=trace.http_request_id,
-        arrived_unix_ms=arrived_unix_ms,
-        cost_tags=cost_tags(metadata),
-    )

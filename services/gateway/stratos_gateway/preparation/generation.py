@@ -19,6 +19,7 @@ from stratos.core.trace import TraceContext
 from stratos.store.models.alias_forms import pinned
 from stratos.text.output.parser import OutputShape
 from stratos.text.tokenizer import Tokenizer
+from stratos_gateway.answering.meter_tag import meter_tag
 from stratos_gateway.answering.request import PreparedGeneration
 from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.continuations.binding import (
@@ -32,7 +33,7 @@ from stratos_gateway.continuations.binding import (
 from stratos_gateway.continuations.tokens import PARAM, ContinuationTokens
 from stratos_gateway.generation.fanout import fresh_journals
 from stratos_gateway.generation.prompt_names import session_key
-from stratos_gateway.models.catalogue import Lookup, ModelCatalogue, ModelTarget, meter_tag
+from stratos_gateway.models.catalogue import Lookup, ModelCatalogue, ModelTarget
 from stratos_gateway.models.score_head import Pair
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
 from stratos_gateway.openai.fields import session_of

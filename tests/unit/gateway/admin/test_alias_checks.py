@@ -13,9 +13,9 @@ from stratos.store.models.forms import model_id, model_to_json
 from stratos.store.models.model_record import ModelRecord
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.record import Kind, make_body, parse_record
-from stratos_gateway.admin.alias_checks import aliases_of, check_unnamed, checked_alias, choice_of
+from stratos_gateway.admin.alias_checks import check_unnamed, checked_alias, choice_of
 from stratos_gateway.admin.alias_routes import has_changed
-from stratos_gateway.models.aliases import succeeding
+from stratos_gateway.models.aliases import aliases_of, succeeding
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.settings import ModelConfig

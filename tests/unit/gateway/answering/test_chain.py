@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stratos.common.errors import BadRequest
-from stratos_gateway.answering.chain import MAX_MODELS, FallbackChain, bodies_of, chain_of
+from stratos_gateway.answering.chain import MAX_MODELS, FallbackChain, bodies_of, chain_of, check_alone
 
 NAMES = ["a", "b"]
 
@@ -23,13 +24,24 @@ NAMES = ["a", "b"]
         ({"models": ["a", "b", "a"]}, "models", "twice"),
         ({"models": [str(number) for number in range(MAX_MODELS + 1)]}, "models", "1 to 8"),
         ({"models": NAMES, "model": "b"}, "model", "first"),
-        ({"models": NAMES, "continuation_token": "x"}, "models", "continuation_token"),
-        ({"models": NAMES, "background": True}, "models", "background"),
     ],
 )
 def test_what_is_no_chain_is_refused(body: dict[str, Any], param: str, told: str) -> None:
     with pytest.raises(BadRequest, match=told) as refusal:
         chain_of(body)
+    assert refusal.value.param == param
+
+
+@pytest.mark.parametrize("param", ["models", "model"])
+@pytest.mark.parametrize(
+    ("body", "headers", "told"),
+    [({"continuation_token": "x"}, {}, "continuation_token"), ({"background": True}, {}, "background"),
+     ({}, {"idempotency-key": "k"}, "Idempotency-Key")],
+)  # fmt: skip
+def test_what_has_a_record_names_one_model(body: Any, headers: dict[str, str], told: str, param: str) -> None:
+    request: Any = SimpleNamespace(http=SimpleNamespace(headers=headers))
+    with pytest.raises(BadRequest, match=told) as refusal:
+        check_alone(request, body, param)
     assert refusal.value.param == param
 
 
@@ -43,3 +55,14 @@ def test_headers_and_receipt_name_who_answers_and_who_refused() -> None:
     assert chain.headers("b") == [(b"x-stratos-model", b"b"), (b"x-stratos-model-refused", b"a=overloaded")]
     assert chain.headers() == [(b"x-stratos-model-refused", b"a=overloaded")]
     assert chain.section("b") == {"asked": ["a", "b"], "model": "b", "refused": [["a", "overloaded"]]}
+
+
+def test_a_choice_is_told_and_counted_with_its_reason() -> None:
+    counted = list[tuple[str, str]]()
+    chain = FallbackChain(("a", "b"), rule="code", reason="rule", count=lambda *what: counted.append(what))
+    assert chain.headers("a") == [(b"x-stratos-model", b"a"), (b"x-stratos-model-rule", b"code")]
+    assert chain.section("a") == {"asked": ["a", "b"], "rule": "code", "reason": "rule", "model": "a", "refused": []}
+    chain.note_answer("a")
+    chain.refused.append(("a", "overloaded"))
+    chain.note_answer("b")
+    assert counted == [("a", "rule"), ("b", "fallback")]
