@@ -191,3 +191,18 @@ async def test_the_next_model_of_a_chain_answers_where_one_has_no_worker(
             assert answer.headers["x-stratos-model-refused"] == "dead=wait_too_long"
             assert await worker_of(client, answer.headers["x-request-id"]) == "decode-small-0"
     await stratos(platform, "models", "remove", "dead", *admin)
+
+
+async def test_rules_that_people_write_choose_among_the_models_of_a_platform(
+    platform: PlatformProcess, tmp_path: Path
+) -> None:
+    rules = {"default": "small", "rules": [{"name": "code", "keywords": ["python"], "models": ["base"]}]}
+    (tmp_path / "rules.json").write_text(json.dumps(rules))
+    admin = ("--key", await admin_key(platform))
+    await stratos(platform, "models", "auto", "--rules", str(tmp_path / "rules.json"), *admin)
+    async with client_of(platform) as client:
+        for prompt, model, rule in (("python", "base", "code"), ("tea", "small", "default")):
+            answer = await client.post("/completions", json={"model": "auto", "prompt": prompt, "max_tokens": 3})
+            assert (answer.status_code, answer.json()["model"]) == (200, model), answer.text
+            assert answer.headers["x-stratos-model-rule"] == rule
+    await stratos(platform, "models", "auto", "--remove", *admin)
