@@ -201,8 +201,13 @@ async def test_rules_that_people_write_choose_among_the_models_of_a_platform(
     admin = ("--key", await admin_key(platform))
     await stratos(platform, "models", "auto", "--rules", str(tmp_path / "rules.json"), *admin)
     async with client_of(platform) as client:
+        await eventually(lambda: _is_listed(client, "auto"), "the gateway has read them")
         for prompt, model, rule in (("python", "base", "code"), ("tea", "small", "default")):
             answer = await client.post("/completions", json={"model": "auto", "prompt": prompt, "max_tokens": 3})
             assert (answer.status_code, answer.json()["model"]) == (200, model), answer.text
             assert answer.headers["x-stratos-model-rule"] == rule
     await stratos(platform, "models", "auto", "--remove", *admin)
+
+
+async def _is_listed(client: httpx.AsyncClient, name: str) -> bool:
+    return name in [row["id"] for row in (await client.get("/models")).json()["data"]]
