@@ -74,7 +74,7 @@ async def test_an_error_of_the_request_is_told_by_the_first_model(world: World) 
         ({"models": ["base", "none"]}, {}, 404, "models"),
         ({"models": ["base", "base"]}, {}, 400, "models"),
         ({"models": []}, {}, 400, "models"),
-        ({}, {"idempotency-key": "k"}, 400, "models"),
+        ({"continuation_token": "x"}, {}, 400, "models"),
     ],
 )
 async def test_bad_chains_are_refused_before_a_model_is_asked(

@@ -111,23 +111,21 @@ def chain_of(body: Mapping[str, Any]) -> FallbackChain:
     return FallbackChain(tuple(names))
 
 
-def check_alone(request: ClientRequest[Any], body: Mapping[str, Any], param: str) -> None:
-    """Refuse what goes on with an answer, or is to be gone on with, where several models may answer.
+def check_alone(body: Mapping[str, Any], param: str) -> None:
+    """Refuse what goes on with an answer, or begins without a client, where several models may answer.
 
     Args:
-        request: with the headers.
-        body: of it.
+        body: of the request.
         param: field that lets several answer.
 
     Raises:
-        BadRequest: such an answer has no record, which is of one model.
+        BadRequest: it is of one model.
     """
-    given = [name for name in ("continuation_token", "background") if body.get(name)]
-    given += ["an Idempotency-Key"] if "idempotency-key" in request.http.headers else []
-    if given:
-        what = "models" if param == FIELD else "this model"
-        text = f"{what} cannot be combined with {given[0]}: name the one model that is to go on"
-        raise BadRequest(text, param=param, code="unsupported_parameter")
+    for name in ("continuation_token", "background"):
+        if body.get(name):
+            what = "models" if param == FIELD else "this model"
+            text = f"{what} cannot be combined with {name}: name the one model that is to go on"
+            raise BadRequest(text, param=param, code="unsupported_parameter")
 
 
 def bodies_of(chain: FallbackChain, body: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
@@ -141,6 +139,15 @@ def passes_on(request: ClientRequest[Any]) -> bool:
     stream = request.exchange.stream
     is_silent = not request.has_answered and (stream is None or not stream.is_started)
     return request.yields_after_s > 0 and is_silent and isinstance(request.error, request.yields_to)
+
+
+def note_recorded(request: ClientRequest[Any], name: str) -> None:
+    """Tell that the answer is another model's than the one that is asked: its record had it already."""
+    headers = request.exchange.headers
+    headers[:] = [(key, _printable(name) if key == MODEL_HEADER else value) for key, value in headers]
+    if (choice := request.trail.get("choice")) is not None:
+        request.trail["choice"] = {**choice, "model": name}
+    request.yields_after_s = 0.0
 
 
 def _printable(name: str) -> bytes:

@@ -8,10 +8,10 @@ steps settle what it took.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import orjson
 from starlette.requests import Request
@@ -28,13 +28,23 @@ from stratos_gateway.answering.request import RESUMED, ClientRequest, Prepared, 
 from stratos_gateway.http.body import until_disconnect
 
 O = TypeVar("O", bound=Output)  # noqa: E741 - an output
-BegunOf = Callable[[Request, Tenant], Awaitable[str]]
-"""Digest of the model that the recorded answer to a request of a tenant began with; "" without one."""
 
 
-async def no_record(http: Request, tenant: Tenant) -> str:
+class Begun(NamedTuple):
+    """The recorded answer to a request."""
+
+    digest: str
+    """Digest of the model that it began with."""
+    body: bytes
+    """Its request as that model was asked."""
+
+
+BegunOf = Callable[[Request, Tenant], Awaitable[Begun | None]]
+"""Looks for the recorded answer to a request of a tenant; ``None`` where there is none."""
+
+
+async def no_record(http: Request, tenant: Tenant) -> None:
     """Answers of this route have none."""
-    return ""
 
 
 class Endpoint(Generic[O]):
@@ -73,7 +83,7 @@ class Endpoint(Generic[O]):
         edge, http = self._edge, Request(scope, receive)
         arrival_s, tenant, allowed = edge.clock.now(), await edge.authenticate(http), edge.allowed(http)
         body = await edge.read(http, tenant, self._preparer.prompt_param)
-        text = orjson.dumps(body, option=orjson.OPT_SORT_KEYS) if _wants_record(http, tenant, body) else b""
+        text = _text_of(body) if _wants_record(http, tenant, body) else b""
         with edge.admit(http, send, tenant.on_tier(body.get("service_tier")), arrival_s, allowed) as request:
             request.body_text = text
             work = self._answer(request, body)
@@ -124,16 +134,22 @@ class Endpoint(Generic[O]):
         return self._answer_by_one_of(request, body, self._chains)
 
     async def _answer_by_one_of(self, request: ClientRequest[Any], body: dict[str, Any], chains: ChainSource) -> None:
-        chain = await chains.chain(request, body)
-        request.body_text = b""  # a record is of one model, so such an answer has none
-        bodies = bodies_of(chain, body)
+        request.asked_text = request.body_text
+        begun = await self._begun(request.http, request.tenant) if request.asked_text else None
+        if begun is None:
+            chain, revision = await chains.chain(request, body), ""
+            bodies = bodies_of(chain, body)
+        else:  # whatever would be chosen now, its record is of one model
+            bodies, revision = [orjson.loads(begun.body)], begun.digest
+            chain = FallbackChain((bodies[0]["model"],))
         del body
         for name, one in zip(chain.names, bodies, strict=True):
-            if await self._has_answered(request, chain, name, one):
+            request.body_text = _text_of(one) if request.asked_text else b""
+            if await self._has_answered(request, chain, name, one, revision):
                 return
 
     async def _has_answered(
-        self, request: ClientRequest[Any], chain: FallbackChain, name: str, body: dict[str, Any]
+        self, request: ClientRequest[Any], chain: FallbackChain, name: str, body: dict[str, Any], revision: str
     ) -> bool:
         """Ask one model of a chain; false where it has no room, and another one follows."""
         is_last, headers = name == chain.names[-1], request.exchange.headers
@@ -142,7 +158,7 @@ class Endpoint(Generic[O]):
         headers += chain.headers(name)
         request.trail["choice"] = chain.section(name)
         try:
-            await self._answer_by(request, body)
+            await self._answer_by(request, body, revision)
         except StratosError as error:
             request.error = error
             chain.refused.append((name, error.code))
@@ -190,11 +206,11 @@ class Endpoint(Generic[O]):
         try:
             return await self._preparer.prepare(body, tenant, trace, revision)
         except StratosError:
-            begun = "" if revision else await self._begun(request.http, tenant)
-            if not begun:
+            begun = None if revision else await self._begun(request.http, tenant)
+            if begun is None:
                 raise
         with self._edge.reading(is_recorded=True) as listed:
-            prepared = await self._preparer.prepare(orjson.loads(request.body_text), tenant, trace, begun)
+            prepared = await self._preparer.prepare(orjson.loads(begun.body), tenant, trace, begun.digest)
         unknown += listed
         return prepared
 
@@ -208,6 +224,10 @@ class Endpoint(Generic[O]):
                     return await self._sender.send(request, output)
             request.output = None
         raise Internal("no source answers this request")
+
+
+def _text_of(body: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
 
 
 def _wants_record(http: Request, tenant: Tenant, body: dict[str, Any]) -> bool:

@@ -205,7 +205,9 @@ class ClientRequest(Generic[P]):
     error: BaseException | None = None
     """Why it ended without its whole answer: what steps find raised around them, or what was told within a stream."""
     body_text: bytes = b""
-    """Its body as JSON of sorted keys, where a record of the answer is wanted."""
+    """Its body as JSON of sorted keys, where a record of the answer is wanted; it names the model that is asked."""
+    asked_text: bytes = b""
+    """The same as the client sent it, where several models may answer."""
     stream_id: str = ""
     """Id of the record of its answer; empty without one."""
     detach_s: float = 0.0
@@ -236,8 +238,9 @@ class ClientRequest(Generic[P]):
 
     def begin_again(self) -> None:
         """Forget what the last model has noted."""
-        self.output = self.error = self.declined = self.exchange.stream = None
-        self.num_claimed_tokens = 0
+        self.output = self.error = self.declined = self.followed = self.exchange.stream = None
+        self.stream_id, self.has_output, self.is_only_shown = "", False, False
+        self.num_claimed_tokens, self.detach_s = 0, 0.0
         self.notices.clear()
         self.trail.clear()
 

@@ -42,7 +42,7 @@ class Chains(ChainSource):
 
     async def _named(self, request: ClientRequest[Any], body: Mapping[str, Any]) -> FallbackChain:
         chain = chain_of(body)
-        check_alone(request, body, FIELD)
+        check_alone(body, FIELD)
         for name in chain.names:
             try:
                 await self._resolve(request.tenant, name)
@@ -52,7 +52,7 @@ class Chains(ChainSource):
         return chain
 
     async def _chosen(self, request: ClientRequest[Any], body: Mapping[str, Any]) -> FallbackChain:
-        check_alone(request, body, "model")
+        check_alone(body, "model")
         choice = await self._chooser.choose(request.tenant, body)
         reason = choice.rule if choice.rule in (OFF, DEFAULT) else "session" if choice.is_kept else "rule"
         return FallbackChain(tuple(choice.names), rule=choice.rule, reason=reason, count=self._metrics.note_choice)

@@ -117,8 +117,11 @@ class StreamDesk:
         self._owned[stream] = None
         self._num_owned[stream.tenant_id] += 1
 
-    def _disown(self, stream: OwnedStream) -> None:
+    def disown(self, stream: OwnedStream) -> None:
+        """Record a stream no more."""
         tenant_id = stream.tenant_id
+        if stream not in self._owned:
+            return
         del self._owned[stream]
         self._num_owned[tenant_id] -= 1
         if not self._num_owned[tenant_id]:
@@ -191,7 +194,7 @@ class StreamDesk:
 
     def _settle(self, stream: OwnedStream, ends: str, what: WriteOutcome) -> None:
         """Record a stream no more: its end is written, or it is not this gateway's."""
-        self._disown(stream)
+        self.disown(stream)
         if what is WriteOutcome.OK:
             return
         stream.is_lost = True
@@ -205,4 +208,4 @@ class StreamDesk:
     def _bound_ends(self) -> None:
         ended = [stream for stream in self._owned if stream.ends]
         for stream in ended[: max(0, len(ended) - _MAX_ENDED)]:
-            self._disown(stream)
+            self.disown(stream)

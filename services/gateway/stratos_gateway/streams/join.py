@@ -22,6 +22,7 @@ from stratos.common.errors import (
     StreamMoved,
 )
 from stratos.store.sealed.stream_store import Found, StreamAsk, StreamRecord
+from stratos_gateway.answering.chain import note_recorded
 from stratos_gateway.answering.output import Output
 from stratos_gateway.answering.request import RESUMED, ClientRequest, PreparedGeneration
 from stratos_gateway.generation.fanout import Fanout
@@ -149,7 +150,7 @@ class StreamJoin:
                     key_id=tenant.key_id,
                 )
             )
-        fingerprint = "" if resumed else _fingerprint(sub_key, http.url.path, request.body_text)
+        fingerprint = "" if resumed else _fingerprint(sub_key, http.url.path, request.asked_text or request.body_text)
         ask = StreamAsk(
             tenant_id=tenant.id,
             stream_id=stream,
@@ -194,6 +195,17 @@ class StreamJoin:
         self._metrics.stream_records.labels("none").inc()
         request.exchange.headers.append((STREAM_HEADER, NO_STREAM))
         request.prepared = request.prepared.rebuilt(identity)
+
+    async def drop(self, joined: Joined) -> None:
+        """Remove the record of a request that another model is asked with: it has nothing, and none was told of it."""
+        if joined.owned is None or joined.owned.is_lost:
+            return
+        self._desk.disown(joined.owned)
+        try:
+            async with asyncio.timeout(self._config.call_s):
+                await self._desk.store.drop(joined.owned.tenant_id, joined.owned.stream_id)
+        except (DependencyDown, RedisError, TimeoutError):
+            pass  # its lease ends by itself
 
     async def _joined(
         self, request: ClientRequest[PreparedGeneration], place: _Place, found: StreamRecord, identity: AnswerIdentity
@@ -242,7 +254,7 @@ class StreamJoin:
         if request.prepared.options.stream:
             return await self._show(request, place, found, joined)
         if (begun := decode_head(found.head)) is not None:
-            await _revise(request, begun.identity)
+            await _revise(request, begun)
         response = standing_response(request.prepared, found)
         answer = request.followed = StandingAnswer(request.prepared, response)
         request.prepared = replace(request.prepared, renderer=answer.renderer, keep=keep_nothing)
@@ -255,7 +267,7 @@ class StreamJoin:
         if head is None:
             raise StreamGone("the record of this stream cannot be read")
         self._metrics.stream_records.labels("taken" if found.found is Found.TAKEN else "replayed").inc()
-        await _revise(request, head.identity)
+        await _revise(request, head)
         ended = EndTime()
         renderer = _prepare(request, replace(head.identity, wall_clock=ended), place)
         keep = request.prepared.keep
@@ -308,16 +320,20 @@ class StreamJoin:
         return owned
 
 
-async def _revise(request: ClientRequest[PreparedGeneration], identity: AnswerIdentity) -> None:
+async def _revise(request: ClientRequest[PreparedGeneration], head: StreamHead) -> None:
     """Let the request be read by the revision that its answer began with: template, parser and bounds are that one's.
 
     Raises:
         StratosError: that revision is served no more, or refuses it.
     """
-    if identity.model_digest != request.prepared.model_digest:
+    digest, is_chosen = head.identity.model_digest, bool(request.asked_text) and head.body != request.body_text
+    if is_chosen or digest != request.prepared.model_digest:
+        body = orjson.loads(head.body if is_chosen else request.body_text)
         with leniently(is_lenient=True):  # as the gateway may have been that took it
-            request.prepared = await request.prepared.revised(orjson.loads(request.body_text), identity.model_digest)
+            request.prepared = await request.prepared.revised(body, digest)
         request.exchange.facts.base_model = request.prepared.base_model
+    if is_chosen:
+        note_recorded(request, request.prepared.model)
 
 
 def _prepare(request: ClientRequest[PreparedGeneration], identity: AnswerIdentity, place: _Place) -> NumberedRenderer:

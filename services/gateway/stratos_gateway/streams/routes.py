@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from stratos.common.errors import DependencyDown, NotFound, StreamGone
 from stratos.core.tenant import Tenant
 from stratos.store.sealed.stream_store import Found, StreamAsk, StreamRecord
-from stratos_gateway.answering.endpoint import Endpoint
+from stratos_gateway.answering.endpoint import Begun, Endpoint
 from stratos_gateway.answering.request import RESUMED
 from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.streams.asking import cursor_tag, idempotency_key, is_stream_id, last_event_id, stream_id
@@ -112,8 +112,8 @@ class BegunAnswers:
     def __init__(self, store: SealedStreams) -> None:
         self._store = store
 
-    async def __call__(self, http: Request, tenant: Tenant) -> str:
-        """Digest of the model that the answer began with; "" where none has, or it is not known.
+    async def __call__(self, http: Request, tenant: Tenant) -> Begun | None:
+        """What the answer began with; ``None`` where none has, or it is not known.
 
         Args:
             http: the request.
@@ -124,12 +124,12 @@ class BegunAnswers:
         """
         key, sub_key = idempotency_key(http.headers), self._store.key(tenant.id)
         if not key or sub_key is None:
-            return ""
+            return None
         try:
             head = decode_head((await look(self._store, tenant.id, stream_id(sub_key, key))).head)
         except DependencyDown:
-            return ""  # its record could not be gone on with, either
-        return "" if head is None else head.identity.model_digest
+            return None  # its record could not be gone on with, either
+        return None if head is None else Begun(head.identity.model_digest, head.body)
 
 
 async def look(store: SealedStreams, tenant_id: str, stream: str, first_block: int = 1 << 30) -> StreamRecord:

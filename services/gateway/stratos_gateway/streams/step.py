@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
+from stratos.common.errors import StratosError
+from stratos_gateway.answering.chain import passes_on
 from stratos_gateway.answering.contract import Source, Step
 from stratos_gateway.answering.output import ChunkOutput
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
@@ -33,8 +35,16 @@ class StreamStep(Step):
         try:
             yield
         finally:
-            if joined is not None:
+            if joined is not None and _was_refused(request):
+                await self._join.drop(joined)
+            elif joined is not None:
                 joined.leave(request.error)
+
+
+def _was_refused(request: ClientRequest[Any]) -> bool:
+    """One of several models refused before it said anything: the record is of that one, and another may answer."""
+    is_new = bool(request.asked_text) and request.followed is None and not request.has_answered
+    return passes_on(request) or (is_new and isinstance(request.error, StratosError))
 
 
 class RecordedSource(Source[ChunkOutput]):

@@ -25,7 +25,7 @@ from stratos.rpc.tracing import Span
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.answering.draft import Draft, is_platform_failure, outcome_of
 from stratos_gateway.answering.edge import TimeAllowed
-from stratos_gateway.answering.endpoint import Endpoint
+from stratos_gateway.answering.endpoint import Begun, Endpoint
 from stratos_gateway.answering.output import ChunkOutput
 from stratos_gateway.answering.request import RESUMED, ClientRequest
 from stratos_gateway.answering.sending import ChunkSender
@@ -223,8 +223,8 @@ async def test_a_request_that_a_step_revises_ends_by_the_refusal_of_what_it_is_b
 async def test_what_cannot_be_prepared_as_its_name_stands_is_prepared_as_its_answer_began(begun: str) -> None:
     async def send(message: Any) -> None: ...
 
-    async def begun_of(http: object, tenant: Tenant) -> str:
-        return begun
+    async def begun_of(http: object, tenant: Tenant) -> Begun | None:
+        return Begun(begun, orjson.dumps(edge.body)) if begun else None
 
     preparer, edge = Preparer(stream=False, refuses=True), Edge()
     edge.body = {"model": "chat"}
