@@ -113,7 +113,7 @@ class BegunAnswers:
         self._store = store
 
     async def __call__(self, http: Request, tenant: Tenant) -> Begun | None:
-        """What the answer began with; ``None`` where none has, or it is not known.
+        """The recorded answer to a request; ``None`` where there is none, or it is not known.
 
         Args:
             http: the request.
