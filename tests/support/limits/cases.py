@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stratos.common.errors import RateLimited
+from stratos.common.errors import StratosError
 from stratos.core.tenant import Tenant
 from tests.support.limits.gateways import LimitedGateways, LimitParts, OpenRequest, cost_of, make_tenant
 from tests.support.limits.routed_workers import RoutedWorkers
@@ -73,7 +73,7 @@ class LimitWorld:
         if isinstance(found, OpenRequest):
             gateway.settle(found, NUM_USED)
 
-    async def serve(self, tenant: Tenant) -> OpenRequest | RateLimited:
+    async def serve(self, tenant: Tenant) -> OpenRequest | StratosError:
         """One request, from its arrival at some gateway to its end."""
         gateways, cost = self.platform.gateways, cost_of(NUM_TOKENS)
         gateway = gateways[next(self._turns) % len(gateways)]

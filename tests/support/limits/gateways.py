@@ -122,12 +122,12 @@ class LimitedGateway:
 
         self._tasks.append(asyncio.create_task(PeerGateways(self.leaser, exchange).run()))
 
-    async def take(self, tenant: Tenant, cost: Cost) -> OpenRequest | RateLimited:
+    async def take(self, tenant: Tenant, cost: Cost) -> OpenRequest | StratosError:
         """Ask as a request does; what came of it is in the book."""
         reservation = self.limiter.claim(tenant, cost)
         try:
             await self.limiter.take(reservation)
-        except RateLimited as error:
+        except (RateLimited, DependencyDown) as error:
             self._book.refused(tenant, cost, error)
             return error
         self._book.taken(tenant, cost)

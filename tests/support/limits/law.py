@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from stratos.common.clock import Clock
-from stratos.common.errors import RateLimited
+from stratos.common.errors import StratosError
 from stratos.core.tenant import Tenant
 from stratos_gateway.limits.limiter import Cost
 
@@ -133,7 +133,7 @@ class Book:
         for law in self._laws.values():
             law.report_by(gateway, self._clock.now() + REPORTED_S if is_over else float("inf"))
 
-    def refused(self, tenant: Tenant, cost: Cost, error: RateLimited) -> None:
+    def refused(self, tenant: Tenant, cost: Cost, error: StratosError) -> None:
         """A request was not accepted."""
         now, after_s = self._clock.now(), error.after_s or 0.0
         self.num_refused[tenant.name] += 1

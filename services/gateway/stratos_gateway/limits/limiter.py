@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratos.common.clock import Clock
-from stratos.common.errors import ConcurrencyLimited, RateLimited, RequestOverRate, StratosError
+from stratos.common.errors import ConcurrencyLimited, DependencyDown, RateLimited, RequestOverRate, StratosError
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import Tenant
 from stratos.store.counters.leases import SETTLE_S
@@ -135,6 +135,7 @@ class TenantLimiter:
         Raises:
             RateLimited: too many requests or tokens a minute; says when to come again.
             ConcurrencyLimited: too many sequences at once.
+            DependencyDown: this gateway has heard in time neither what is left nor that Redis is away.
         """
         claims, now = reservation.claims, self._clock.now()
         for claim in claims:  # all of them before the first turn: one that is short must not hide the others' demand
@@ -175,9 +176,13 @@ class TenantLimiter:
             claim.bucket.spend(claim.amount, now)
         return True
 
-    def _refusal(self, claims: Sequence[Claim]) -> RateLimited:
-        """The limit that takes longest."""
+    def _refusal(self, claims: Sequence[Claim]) -> StratosError:
+        """The limit that takes longest; where it is not known whether any is reached none is named."""
         now = self._clock.now()
+        if any(claim.bucket.is_unknown for claim in claims):
+            return DependencyDown(
+                "Redis has not said in time what is left of the tenant's limits", after_s=FIRST_WAIT_S
+            )
         short = [claim for claim in claims if not claim.bucket.has(claim.amount, now)] or claims
         after_s, claim = max(
             ((claim.bucket.after_s(claim.amount, now), claim) for claim in short), key=lambda found: found[0]

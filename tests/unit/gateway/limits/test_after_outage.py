@@ -17,7 +17,7 @@ from stratos_gateway.limits.bucket import BucketTerms
 from stratos_gateway.limits.known_gateways import NOTED_S, KnownGateways
 from stratos_gateway.limits.leaser import Leaser
 from stratos_gateway.limits.leases import Leases
-from stratos_gateway.limits.limiter import MOST_WAIT_S, TenantLimiter
+from stratos_gateway.limits.limiter import FIRST_WAIT_S, MOST_WAIT_S, TenantLimiter
 from stratos_gateway.limits.own_share import gateway_name
 from stratos_gateway.limits.peer_gateways import PeerGateways
 from stratos_gateway.limits.settings import LimitsConfig
@@ -35,10 +35,12 @@ class Store(Leases):
         self.gateway, self.is_alone = OWN, False
         self.unheard: Sequence[str] = ()
         self.mark, self.is_away, self.silent_s, self.held = "", False, 0.0, 0.0
+        self.slow_s = 0.0
         self.calls: list[tuple[set[str], str]] = []
 
     async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float, reported: str = "") -> LeaseTurn:
         self.calls.append(({ask.bucket for ask in asks}, reported))
+        await asyncio.sleep(self.slow_s)
         if self.silent_s:
             await asyncio.sleep(self.silent_s)
         if self.is_away or self.silent_s:
@@ -167,3 +169,22 @@ def test_a_redis_that_says_nothing_refuses_no_request_that_is_within_its_limit()
         task.cancel()
 
     run_virtual(wait())
+
+
+def test_a_tenants_first_request_is_told_of_no_limit_that_nothing_is_known_of() -> None:
+    async def wait() -> float:
+        clock, store = virtual_clock(), Store()
+        leaser = Leaser(store, clock, LimitsConfig())
+        task, limiter = asyncio.create_task(leaser.run()), TenantLimiter(leaser, clock)
+        await asyncio.sleep(2.0)
+        store.slow_s, store.held, begin = 1.6, 9.0, clock.now()  # longer than it waits, and too short to be an outage
+        reservation = limiter.claim(make_tenant(requests_per_min=600, max_sequences=4), cost_of())
+        with pytest.raises(DependencyDown) as refusal:
+            await limiter.take(reservation)
+        assert refusal.value.after_s == FIRST_WAIT_S
+        await asyncio.sleep(1.0)
+        await limiter.take(limiter.claim(make_tenant(requests_per_min=600, max_sequences=4), cost_of()))
+        task.cancel()
+        return clock.now() - begin
+
+    assert run_virtual(wait()) == pytest.approx(FIRST_WAIT_S + 1.0, abs=0.5)
