@@ -129,11 +129,6 @@ class LeasedBucket:
         """When others may have slots that are in use here; infinity where none is, and without Redis."""
         return self.slice_until if self.is_semaphore and self.in_use and self._own is None else float("inf")
 
-    @property
-    def is_unknown(self) -> bool:
-        """Neither Redis nor an outage has given this gateway a part yet."""
-        return not self.has_lease and self._own is None
-
     def _is_lapsed(self, now: float) -> bool:
         return self.has_lease and self._own is None and now >= self.slice_until
 
@@ -180,7 +175,7 @@ class LeasedBucket:
 
         Of a semaphore an estimate, by the pace at which the tenant's sequences ended lately.
         """
-        if self.is_unknown:
+        if not self.has_lease and self._own is None:
             return 0.0
         missing = cost - self.remaining(now)
         if missing <= max(_TINY, self.terms.rate_per_s * _SOON_S):

@@ -179,7 +179,7 @@ class TenantLimiter:
     def _refusal(self, claims: Sequence[Claim]) -> StratosError:
         """The limit that takes longest; where it is not known whether any is reached none is named."""
         now = self._clock.now()
-        if any(claim.bucket.is_unknown for claim in claims):
+        if not self._leaser.is_away and any(not claim.bucket.has_lease for claim in claims):
             return DependencyDown(
                 "Redis has not said in time what is left of the tenant's limits", after_s=FIRST_WAIT_S
             )
