@@ -187,4 +187,4 @@ def test_a_tenants_first_request_is_told_of_no_limit_that_nothing_is_known_of() 
         task.cancel()
         return clock.now() - begin
 
-    assert run_virtual(wait()) == pytest.approx(FIRST_WAIT_S + 1.0, abs=0.5)
+    assert run_virtual(wait()) < MOST_WAIT_S + 1.2
