@@ -7,18 +7,35 @@ not show.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from stratos.cli.data.folder import write_json_atomically
+from stratos.core.files.digest import never
 from stratos.core.files.model_files import digest_to_hand_over
 
 SETTLED_S = 2.0
 MAX_FOLDERS = 64
 
 
-def remembered_digest(model: Path, memory: Path) -> str:
+async def digest_of(model: Path, memory: Path) -> str:
+    """``remembered_digest`` in a thread, which reads no further once its caller is cancelled.
+
+    Raises:
+        InvalidCheckpoint: as ``digest_to_hand_over``.
+    """
+    over = threading.Event()
+    try:
+        return await asyncio.to_thread(remembered_digest, model, memory, over.is_set)
+    finally:
+        over.set()
+
+
+def remembered_digest(model: Path, memory: Path, is_over: Callable[[], bool] = never) -> str:
     """The digest of ``model`` to hand over, computed only where the file ``memory`` does not have it.
 
     Raises:
@@ -26,7 +43,7 @@ def remembered_digest(model: Path, memory: Path) -> str:
     """
     known = _read(memory)
     name = str(model.resolve())
-    handed = digest_to_hand_over(model, known.get(name, ""))
+    handed = digest_to_hand_over(model, known.get(name, ""), is_over)
     if handed != known.get(name) and _is_settled(model):
         rest = [item for item in known.items() if item[0] != name][-(MAX_FOLDERS - 1) :]
         write_json_atomically(memory, dict([*rest, (name, handed)]))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from stratos.cli.adapters import RegistryAddress, publish_shipped_adapters
 from stratos.cli.data.credentials import Credentials, load_credentials, load_platform_key
-from stratos.cli.data.digests import remembered_digest
+from stratos.cli.data.digests import digest_of
 from stratos.cli.data.folder import DataDir, RunDir, try_lock, write_json_atomically
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.keyring import ensure_api_key
@@ -173,7 +173,7 @@ class LocalPlatform:
         options = self._options
         for path in (options.model_path, *(more.model_path for more in options.more_models)):
             with contextlib.suppress(InvalidCheckpoint):  # a process that reads the folder says what is wrong with it
-                self._digests[path] = await asyncio.to_thread(remembered_digest, path, self._data.digests_file)
+                self._digests[path] = await digest_of(path, self._data.digests_file)
         async with asyncio.TaskGroup() as tasks:
             for spec in self._first_workers():
                 tasks.create_task(self._supervisor.launch(spec))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from stratos.cli.data.digests import remembered_digest
+from stratos.cli.data.digests import digest_of
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.local.options import UpOptions
@@ -82,7 +82,7 @@ class LocalModelWorkers:
             StratosError: its folder is another model, or the machine has no room for it.
         """
         path = Path(record.source)
-        handed = await asyncio.to_thread(remembered_digest, path, self._data.digests_file)
+        handed = await digest_of(path, self._data.digests_file)
         if digest_in(handed) != record.digest:
             raise InvalidCheckpoint(f"{path} holds another model than its record says; add it again")
         async with self._starts:

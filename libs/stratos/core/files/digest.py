@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,27 +14,39 @@ MAX_THREADS = 8
 _CHUNK_BYTES = 1 << 18
 
 
-def files_digest(files: Iterable[tuple[str, Path]]) -> str:
+def never() -> bool:
+    """The digest is wanted to its end."""
+    return False
+
+
+def files_digest(files: Iterable[tuple[str, Path]], is_over: Callable[[], bool] = never) -> str:
     """SHA-256 (hex) over (name, size, pieces) of files, in the order given; reads on several cores at once.
 
+    Args:
+        files: name and path of each.
+        is_over: asked again and again, from several threads: whether the digest is not wanted any more.
+
     Raises:
-        OSError: a file cannot be read, or became shorter while it was.
+        OSError: a file cannot be read, or became shorter while it was, or ``is_over``.
     """
     digest = hashlib.sha256()
-    with ThreadPoolExecutor(min(MAX_THREADS, _num_cores()), "hash") as pool:
+    pool = ThreadPoolExecutor(min(MAX_THREADS, _num_cores()), "hash")
+    try:
         named = [(name, path, path.stat().st_size) for name, path in files]
         pieces = [
-            [pool.submit(_piece_digest, path, begin, size) for begin in range(0, size, PIECE_BYTES)]
+            [pool.submit(_piece_digest, path, begin, size, is_over) for begin in range(0, size, PIECE_BYTES)]
             for _, path, size in named
         ]
         for (name, _, size), futures in zip(named, pieces, strict=True):
             digest.update(f"{name}\0{size}\0".encode())
             for future in futures:
                 digest.update(future.result())
+    finally:
+        pool.shutdown(cancel_futures=True)
     return digest.hexdigest()
 
 
-def _piece_digest(path: Path, begin: int, size: int) -> bytes:
+def _piece_digest(path: Path, begin: int, size: int, is_over: Callable[[], bool]) -> bytes:
     digest, chunk = hashlib.sha256(), memoryview(bytearray(_CHUNK_BYTES))  # one buffer, which stays in the cache
     left = min(PIECE_BYTES, size - begin)
     with path.open("rb", buffering=0) as file:
@@ -43,6 +55,8 @@ def _piece_digest(path: Path, begin: int, size: int) -> bytes:
             count = file.readinto(chunk[: min(left, _CHUNK_BYTES)])
             if not count:
                 raise OSError(0, "it became shorter while it was read", str(path))
+            if is_over():
+                raise InterruptedError(0, "its digest is not wanted any more", str(path))
             digest.update(chunk[:count])
             left -= count
     return digest.digest()

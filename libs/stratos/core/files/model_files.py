@@ -8,12 +8,13 @@ Layout is Hugging Face's: ``config.json``, ``*.safetensors``, ``tokenizer.json``
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from stratos.common.errors import InvalidCheckpoint
-from stratos.core.files.digest import files_digest
+from stratos.core.files.digest import files_digest, never
 from stratos.core.files.handed_digest import hand_over, receive, state_of
 from stratos.core.files.text_part import text_fields
 
@@ -105,12 +106,13 @@ def described_files(path: Path, digest: str = "") -> ModelFiles:
     )
 
 
-def digest_to_hand_over(path: Path, known: str = "") -> str:
+def digest_to_hand_over(path: Path, known: str = "", is_over: Callable[[], bool] = never) -> str:
     """The digest of a model folder, for ``read_model_files`` in other processes.
 
     Args:
         path: the folder.
         known: from an earlier call; given back where the files are still those.
+        is_over: as of ``files_digest``.
 
     Raises:
         InvalidCheckpoint: like ``read_model_files``.
@@ -122,7 +124,7 @@ def digest_to_hand_over(path: Path, known: str = "") -> str:
         state = state_of(hashed)
         if receive(known, hashed):
             return known
-        return hand_over(files_digest([(p.name, p) for p in hashed]), state)
+        return hand_over(files_digest([(p.name, p) for p in hashed], is_over), state)
     except OSError as error:
         raise InvalidCheckpoint(f"{error.filename} cannot be read: {error.strerror}") from error
 

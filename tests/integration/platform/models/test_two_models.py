@@ -211,3 +211,23 @@ async def test_rules_that_people_write_choose_among_the_models_of_a_platform(
 
 async def _is_listed(client: httpx.AsyncClient, name: str) -> bool:
     return name in [row["id"] for row in (await client.get("/models")).json()["data"]]
+
+
+async def test_gateways_serve_a_model_of_140_gb_with_none_of_its_bytes(
+    platform: PlatformProcess, tmp_path: Path
+) -> None:
+    """Its weights are a hole in a file, so a process that reads them takes minutes and memory for zeros."""
+    folder, admin = save_second_model(tmp_path / "huge"), ("--key", await admin_key(platform))
+    weights = folder / "model.safetensors"
+    weights.unlink()
+    with weights.open("wb") as file:
+        file.truncate(140 << 30)
+    gateways = [psutil.Process(pid) for name, pid in (await pids_of(platform)).items() if name.startswith("gateway-")]
+    before = [gateway.memory_info().rss for gateway in gateways]
+    await stratos(platform, "models", "add", "huge", str(folder), "--digest", "a" * 64, *admin)
+    async with client_of(platform) as client:
+        await eventually(lambda: _is_listed(client, "huge"), "it is served")
+    grown = [gateway.memory_info().rss - rss for gateway, rss in zip(gateways, before, strict=True)]
+    assert max(grown) < 64 << 20, grown
+    assert weights.stat().st_blocks == 0
+    await stratos(platform, "models", "remove", "huge", *admin)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
 
 from stratos.cli.data import digests
-from stratos.cli.data.digests import remembered_digest
+from stratos.cli.data.digests import digest_of, remembered_digest
 from stratos.core.files import model_files
 from stratos.core.files.model_files import read_model_files
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -26,7 +29,9 @@ def folder(tmp_path: Path) -> Path:
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Calls of the function that reads the weights."""
     calls, real = [], model_files.files_digest
-    monkeypatch.setattr(model_files, "files_digest", lambda files: (calls.append("read"), real(files))[1])
+    monkeypatch.setattr(
+        model_files, "files_digest", lambda files, is_over: (calls.append("read"), real(files, is_over))[1]
+    )
     monkeypatch.setattr(digests, "SETTLED_S", -1.0)
     return calls
 
@@ -62,3 +67,19 @@ def test_files_that_just_changed_are_not_remembered(
     remembered_digest(folder, tmp_path / "digests.json")
     remembered_digest(folder, tmp_path / "digests.json")
     assert len(hashed) == 2
+
+
+async def test_a_digest_is_computed_no_further_than_it_is_wanted(tmp_path: Path) -> None:
+    """Its weights are a hole of 140 GB, which takes minutes to read."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    with (folder / "model.safetensors").open("wb") as file:
+        file.truncate(140 << 30)
+    task = asyncio.create_task(digest_of(folder, tmp_path / "digests.json"))
+    await asyncio.to_thread(wait_until, _is_hashing, "it is read")
+    task.cancel()
+    await asyncio.wait({task})
+    await asyncio.to_thread(
+        wait_until, lambda: not any("hash" in t.name for t in threading.enumerate()), "it has ended"
+    )

@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 def test_weights_are_read_once_by_the_process_that_hands_over(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own, handed = read_model_files(folder).digest, digest_to_hand_over(folder)
     hashed = []
-    monkeypatch.setattr(model_files, "files_digest", lambda files: hashed.append(list(files)) or "computed here")
+    monkeypatch.setattr(model_files, "files_digest", lambda files, *_: hashed.append(list(files)) or "computed here")
     assert read_model_files(folder, handed).digest == own
     assert not hashed
     assert read_model_files(folder).digest == "computed here"  # the control: without it they are read again
