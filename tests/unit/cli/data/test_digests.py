@@ -80,6 +80,8 @@ async def test_a_digest_is_computed_no_further_than_it_is_wanted(tmp_path: Path)
     await asyncio.to_thread(wait_until, _is_hashing, "it is read")
     task.cancel()
     await asyncio.wait({task})
-    await asyncio.to_thread(
-        wait_until, lambda: not any("hash" in t.name for t in threading.enumerate()), "it has ended"
-    )
+    await asyncio.to_thread(wait_until, lambda: not _is_hashing(), "it has ended")
+
+
+def _is_hashing() -> bool:
+    return any(thread.name.startswith("hash") for thread in threading.enumerate())
