@@ -229,13 +229,16 @@ class ChatTemplate:
         return (r"\s*" if strips_left else "") + re.escape(spelling) + (r"\s*" if strips_right else "")
 
 
+_MARK = re.compile("\ue000([0-9a-f]{16}):([0-9]+)\ue001")
+"""Of any conversation: a pattern with a nonce in it would be compiled for each."""
+
+
 class _Mask:
     """Hides spellings of special tokens from template and tokenizer; the marks hold a nonce per conversation."""
 
     def __init__(self, special: re.Pattern[str] | None) -> None:
         self._special = special
         self._nonce = secrets.token_hex(8)
-        self._mark = re.compile(rf"\ue000{self._nonce}:(\d+)\ue001")
         self.end = f"\ue000{self._nonce}:end\ue001"
         """Mark behind a content that the output goes on with."""
         self.hidden: list[str] = []
@@ -269,7 +272,10 @@ class _Mask:
         return rendered
 
     def show(self, text: str) -> str:
-        return self._mark.sub(lambda match: self.hidden[int(match[1])], text)
+        return _MARK.sub(self._shown, text)
+
+    def _shown(self, match: re.Match[str]) -> str:
+        return self.hidden[int(match[2])] if match[1] == self._nonce else match[0]
 
     def _replace(self, match: re.Match[str]) -> str:
         self.hidden.append(match[0])

@@ -27,6 +27,10 @@ def user(text: str) -> list[ChatMessage]:
     return [ChatMessage("user", text)]
 
 
+MARK = "\ue0000123456789abcdef:0\ue001"
+"""Spelling of a mark of another conversation."""
+
+
 def test_ids_are_those_of_transformers() -> None:
     messages = [
         ChatMessage("system", "Be brief."),
@@ -48,7 +52,8 @@ def test_spelt_out_control_tokens_in_a_message_stay_text() -> None:
 
 @given(
     st.lists(
-        st.sampled_from(["<|end|>", "<|", "end|>", "<|user|>", "|>", "x", " ", "\n", "\ue000", "\ue001"]), max_size=12
+        st.sampled_from(["<|end|>", "<|", "end|>", "<|user|>", "|>", "x", " ", "\n", "\ue000", "\ue001", MARK]),
+        max_size=12,
     )
 )
 def test_no_message_changes_the_control_tokens(parts: list[str]) -> None:
