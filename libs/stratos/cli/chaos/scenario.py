@@ -217,8 +217,10 @@ async def run_scenario(target: ChaosTarget, faults: Sequence[Fault], undisturbed
     was_felt: list[bool] = []
     had_effect: list[bool] = []
 
+    losing = {fault.target for fault in faults if fault.target.startswith("decode") and fault.kind in MOVING}
+    workers = losing or {fault.target for fault in faults if fault.target.startswith(("decode", "prefill"))}
+
     async def strike(in_effect: asyncio.Event) -> None:
-        workers = {fault.target for fault in faults if fault.target.startswith(("decode", "prefill"))}
         was_felt.append(not workers or await target.is_busy(workers))
         open_at_fault.append(run.num_open())
         strikes = (fault.strike(target, in_effect) for fault in faults)
@@ -239,8 +241,7 @@ async def run_scenario(target: ChaosTarget, faults: Sequence[Fault], undisturbed
         problems.append(f"not every stream began, and ended, in {TIMEOUT_S:.0f} s")
     problems += [text for name, got in run.results.items() for text in differences(undisturbed[name], got)]
     num_moved = len(target.moved(run.name))
-    had_to_move = any(fault.target.startswith("decode") and fault.kind in MOVING for fault in faults)
-    if had_to_move and num_moved:  # work that came between the look and the fault
+    if losing and num_moved:  # work that came between the look and the fault
         was_felt = [True]
     if gateway_faults:
         num_returns = sum(result.num_returns for result in run.results.values())
@@ -251,7 +252,7 @@ async def run_scenario(target: ChaosTarget, faults: Sequence[Fault], undisturbed
             problems += lost_records(run.results.values())
     if not sum(open_at_fault):
         problems.append("no stream was open when the fault came")
-    if had_to_move and not num_moved and all(was_felt):
+    if losing and not num_moved and all(was_felt):
         problems.append("no stream had to move, though a worker that was disturbed had work")
         had_effect.append(False)
     try:

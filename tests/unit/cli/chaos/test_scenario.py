@@ -53,7 +53,7 @@ class FakeTarget:
         raise DependencyDown("not every process has come back")
 
     async def is_busy(self, names: Any) -> bool:
-        return not names & {"prefill-0", "decode-0"}
+        return bool(names - {"prefill-0", "decode-0"})
 
     def moved(self, name: str) -> set[str]:
         return {f"{name}-{index}" for index in range(self.num_moved)}
@@ -85,14 +85,16 @@ async def test_a_fault_of_an_idle_worker_is_not_felt(
     assert row.is_felt is is_felt
 
 
+@pytest.mark.parametrize("second", ["", "kill prefill-1"])
 @pytest.mark.parametrize("num_moved", [0, 3])
 async def test_a_worker_that_streams_moved_away_from_felt_its_fault(
-    monkeypatch: pytest.MonkeyPatch, num_moved: int
+    monkeypatch: pytest.MonkeyPatch, num_moved: int, second: str
 ) -> None:
     """It may have had nothing to do when routers were asked, just before; where nothing moved, that is no problem."""
     monkeypatch.setattr(scenario, "StreamRun", FakeRun)
     target: Any = FakeTarget(moved=num_moved)
-    row = await run_scenario(target, [Fault("stop", "decode-0")], {"0": StreamResult("0")})
+    faults = [Fault("drain", "decode-0"), *([Fault.parse(second)] if second else [])]
+    row = await run_scenario(target, faults, {"0": StreamResult("0")})
     assert row.is_felt is (num_moved > 0)
     assert not any("had to move" in problem for problem in row.problems)
 
