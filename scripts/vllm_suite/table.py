@@ -93,6 +93,12 @@ def counts(rows: Sequence[Row]) -> dict[str, int]:
     return {verdict: counted[verdict] for verdict in _VERDICTS}
 
 
+def left_out(rows: Iterable[Row]) -> dict[str, int]:
+    """Number of cases that were left out on either side, by reason."""
+    cases = {row["test"]: row["reason"] for row in rows if row["outcome"] == "left out"}
+    return dict(Counter(cases.values()))
+
+
 def markdown(rows: Sequence[Row]) -> str:
     """Reasons of what fails here alone, with the number of tests and the first of them."""
     found = dict[str, list[str]]()
