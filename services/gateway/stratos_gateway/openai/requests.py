@@ -154,6 +154,8 @@ class GenerationBody:
     prompts: tuple[Prompt, ...]
     echo: bool = False
     """Answers begin with the text of their prompt."""
+    adds_special: bool = True
+    """Prompts that are texts get the special tokens of the tokenizer."""
     echoes_alone: bool = False
     """Answers are the text of their prompt: the one token that was generated is not shown."""
     ignored: tuple[str, ...] = ()

@@ -43,7 +43,12 @@ def take_template_use(fields: Fields) -> TemplateUse:
     if begins and continues:
         text = "continue_final_message needs add_generation_prompt: false"
         raise BadRequest(text, param="continue_final_message")
-    return TemplateUse(begins_answer=begins, continues_last=continues, values=values or {})
+    return TemplateUse(
+        begins_answer=begins,
+        continues_last=continues,
+        values=values or {},
+        adds_special=fields.flag("add_special_tokens"),
+    )
 
 
 def _check_names(values: Mapping[str, Any], param: str) -> None:
