@@ -15,7 +15,7 @@ from stratos.text.chat_template import ChatTemplate
 from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.openai.rendering import Renderer
-from stratos_gateway.preparation.dialects import CHAT
+from stratos_gateway.preparation.dialects import CHAT, MESSAGE, RESPONSE, Dialect
 from stratos_gateway.preparation.generation import GenerationPreparer
 from tests.support.reference.shipped_model import preparation_tools, served_model, shipped_tokenizer
 
@@ -63,6 +63,22 @@ async def test_what_cannot_be_asked_is_refused_by_name(body: dict[str, Any], par
     with pytest.raises(BadRequest) as caught:
         await spec(**body)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("dialect", "fields"),
+    [(RESPONSE, {"input": "hi"}), (MESSAGE, {"max_tokens": 4, "messages": MESSAGES[:1]})],
+    ids=["responses", "messages"],
+)
+async def test_the_other_dialects_have_values_for_the_template_too(dialect: Dialect, fields: dict[str, Any]) -> None:
+    model = replace(served_model(), template=ChatTemplate(TEMPLATE, served_model().tokenizer))
+    preparer = GenerationPreparer(preparation_tools(model), dialect)
+    body = {"model": "base", **fields, "chat_template_kwargs": {"mood": "sad"}}
+    prepared = await preparer.prepare(body, Tenant(name="t"), NO_TRACE)
+    assert shipped_tokenizer().decode(prepared.specs[0].prompt_ids) == "[user]hi[answer]sad"
+    with pytest.raises(BadRequest) as caught:
+        await preparer.prepare({**body, "chat_template_kwargs": {"colour": 1}}, Tenant(name="t"), NO_TRACE)
+    assert caught.value.param == "chat_template_kwargs.colour"
 
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
