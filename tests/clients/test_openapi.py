@@ -1,7 +1,8 @@
 """Requests that schemathesis makes of the OpenAPI document: no 5xx, and no answer that the document does not have.
 
-The gateway has all stores, an embedder and a content policy.  Routes of one object are asked twice: for ids that are
-made up, and for objects that are there, of which every route shows one at least.
+The gateway has all stores, an embedder and a content policy.  Its model has no head for scores, so what scores and
+rankings say is compared with the document elsewhere (``tests/unit/gateway/openapi``).  Routes of one object are asked
+twice: for ids that are made up, and for objects that are there, of which every route shows one at least.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +19,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from stratos.core.tenancy.plan import PREMIUM
 from tests.support.fakes.scripted_embedder import ScriptedEmbedder
 from tests.support.paths import ROOT
 from tests.support.servers.redis_server import running_redis
@@ -27,6 +30,10 @@ from tests.support.worlds.stream_world import stream_worlds
 PROGRAM = ROOT / ".venv-clients-3" / "bin" / "schemathesis"
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 BODY = {"model": "base", "input": "go", "max_output_tokens": 4}
+TERMS = {
+    "policies": {"careful": {"words": {"birds": ["kestrel"]}}},
+    "tenants": {"acme": {"plan": PREMIUM.name, "overrides": {"content_policy": "careful"}}},
+}
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(600)]
 
 
@@ -37,8 +44,15 @@ async def world(tmp_path: Path) -> AsyncIterator[AdminWorld]:
     with running_redis(tmp_path / "redis") as redis:
         async with stream_worlds(redis.url, tmp_path, num=1) as (made,):
             made.router.embedders = [embedder.ref]
+            await made.call("POST", "/declaration", TERMS)
+            await eventually(partial(is_judged, made), "the content policy holds")
             yield made
     await embedder.stop()
+
+
+async def is_judged(world: AdminWorld) -> bool:
+    headers = {"authorization": f"Bearer {world.keys['user']}"}
+    return (await world.public.post("/v1/moderations", headers=headers, json={"input": "hi"})).status_code == 200
 
 
 async def ask(world: AdminWorld, method: str, path: str, *, key: str = "", **more: Any) -> httpx.Response:
@@ -130,7 +144,8 @@ async def test_no_request_gets_an_answer_that_the_document_does_not_have(world: 
     output, answers = await run(world, tmp_path)
     assert "Tested: 39" in output, output
     done = {path for method, path, status in answers if status == 200 and method == "POST"}
-    assert {"/v1/chat/completions", "/v1/embeddings", "/v1/responses", "/v1/messages", "/tokenize"} <= done
+    computing = {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"}
+    assert computing | {"/v1/moderations", "/tokenize", "/detokenize", "/v1/messages/count_tokens"} <= done
 
 
 async def test_objects_that_are_there_are_shown_as_the_document_says(world: AdminWorld, tmp_path: Path) -> None:
