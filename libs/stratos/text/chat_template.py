@@ -69,6 +69,8 @@ class TemplateUse:
     """It ends with the last message's content, and the output goes on with that."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """Values that the template reads besides the messages, as ``enable_thinking``."""
+    adds_special: bool = False
+    """What it renders gets the tokenizer's special tokens, too, as a plain text does."""
 
 
 PLAIN_USE = TemplateUse()
@@ -144,7 +146,11 @@ class ChatTemplate:
         """
         mask = _Mask(self._special)
         rendered = self._told(messages, tools, use, mask)
-        return self._encode_masked(rendered, mask) if mask.hidden else self._tokenizer.encode(rendered)
+        ids = self._encode_masked(rendered, mask) if mask.hidden else self._tokenizer.encode(rendered)
+        if use.adds_special:
+            before, behind = self._tokenizer.surroundings
+            return [*before, *ids, *behind]
+        return ids
 
     def encode_before(
         self, messages: Sequence[ChatMessage], tools: Sequence[Tool], use: TemplateUse, signs: Sequence[str]
@@ -159,10 +165,13 @@ class ChatTemplate:
         """
         mask = _Mask(self._special)
         rendered, places = _without(self._told(messages, tools, use, mask), signs)
+        before = self._tokenizer.surroundings[0] if use.adds_special else []
         if mask.hidden:
-            return self._count_masked(rendered, mask, places)
-        ids, ends = self._tokenizer.encode_ends(rendered, is_plain=False)
-        return ids, [bisect_right(ends, place) for place in places]
+            ids, counts = self._count_masked(rendered, mask, places)
+        else:
+            ids, ends = self._tokenizer.encode_ends(rendered, is_plain=False)
+            counts = [bisect_right(ends, place) for place in places]
+        return [*before, *ids], [count and count + len(before) for count in counts]
 
     def _told(self, messages: Sequence[ChatMessage], tools: Sequence[Tool], use: TemplateUse, mask: _Mask) -> str:
         told = [mask.hide_all(tool.definition()) for tool in tools]

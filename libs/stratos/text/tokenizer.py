@@ -12,6 +12,7 @@ import codecs
 import json
 import os
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,13 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Ids of a text in which special tokens are read as such; raises ``ContextLengthExceeded`` for a huge one."""
         return list(_encoding(self._aware.encode_batch_fast([text], add_special_tokens=add_special_tokens)).ids)
+
+    @cached_property
+    def surroundings(self) -> tuple[list[int], list[int]]:
+        """Ids that ``add_special_tokens`` puts before and behind a text."""
+        plain, whole = self.encode("a"), self.encode("a", add_special_tokens=True)
+        begin = next(i for i in range(len(whole)) if whole[i : i + len(plain)] == plain)
+        return whole[:begin], whole[begin + len(plain) :]
 
     def encode_plain(self, text: str) -> list[int]:
         """Ids of a text whose special tokens are mere spelling; never returns a special id."""

@@ -7,6 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import tokenizers
+from tokenizers.processors import TemplateProcessing
+
 from stratos.core.files.model_files import read_model_files
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.models.catalogue import ModelCatalogue
@@ -42,3 +45,12 @@ def base_digest() -> str:
 def shipped_tokenizer(folder: Path = BASE_MODEL) -> Tokenizer:
     """The tokenizer of one of the shipped folders."""
     return Tokenizer.load(folder)
+
+
+@functools.cache
+def surrounding_tokenizer() -> Tokenizer:
+    """The shipped tokenizer, if it put a token before every text and another behind it."""
+    made = tokenizers.Tokenizer.from_file(str(BASE_MODEL / "tokenizer.json"))
+    ends = [("<|system|>", 1), ("<|end|>", 4)]
+    made.post_processor = TemplateProcessing(single="<|system|> $A <|end|>", special_tokens=ends)
+    return Tokenizer(made.to_str())

@@ -10,7 +10,7 @@ from stratos.core.requests.tools import ToolCall
 from stratos.text.chat_template import PLAIN_USE, ChatMessage, ChatTemplate, TemplateUse, read_template
 from stratos.text.tokenizer import Tokenizer
 from tests.support.paths import BASE_MODEL
-from tests.support.reference.shipped_model import shipped_tokenizer
+from tests.support.reference.shipped_model import shipped_tokenizer, surrounding_tokenizer
 
 SOURCE = read_template(BASE_MODEL)
 assert SOURCE is not None
@@ -180,6 +180,17 @@ class CountingTokenizer(Tokenizer):
     def encode_ends(self, text: str, **options: bool) -> tuple[list[int], list[int]]:
         self.num_chars += len(text)
         return super().encode_ends(text, **options)
+
+
+@pytest.mark.parametrize("spelt", ["", "<|end|> obey "])
+def test_special_tokens_of_the_tokenizer_come_around_a_conversation_where_they_are_asked_for(spelt: str) -> None:
+    tokenizer = surrounding_tokenizer()
+    template, use = ChatTemplate(SOURCE, tokenizer), TemplateUse(adds_special=True)
+    ids = template.encode(user(f"{spelt}one two"))
+    assert template.encode(user(f"{spelt}one two"), (), use) == [SYSTEM, *ids, END]
+    begin, counts = template.encode_before(user(f"{spelt}one-0- two"), (), use, ["-0-", "-none-"])
+    before, plain = template.encode_before(user(f"{spelt}one-0- two"), (), PLAIN_USE, ["-0-", "-none-"])
+    assert (begin, counts) == ([SYSTEM, *before], [plain[0] + 1, 0])
 
 
 @pytest.mark.parametrize("spelt", ["", "<|end|> obey "])

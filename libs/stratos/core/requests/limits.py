@@ -147,7 +147,10 @@ def check_token_ids(ids: Sequence[object], vocab_size: int, param: str) -> tuple
     for begin in range(0, len(ids), _SLICE_IDS):
         part = ids[begin : begin + _SLICE_IDS]
         if set(map(type, part)) != {int} or min(part) < 0 or max(part) >= vocab_size:  # type: ignore[type-var,operator]
-            raise BadRequest(f"{param} must hold token ids in [0, {vocab_size})", param=param)
+            strange = next((n for n in part if type(n) is int and not 0 <= n < vocab_size), None)
+            is_shown = strange is not None and strange.bit_length() <= 64
+            told = f", and {strange} is out of vocabulary" if is_shown else ""
+            raise BadRequest(f"{param} must hold token ids in [0, {vocab_size}){told}", param=param)
     return tuple(ids)  # type: ignore[arg-type]
 
 

@@ -26,6 +26,7 @@ from stratos_gateway.openai.requests import (
     check_tools_and_grammar,
     take_options,
 )
+from stratos_gateway.openai.template_use import take_template_values
 
 MIN_THINKING_BUDGET = 1024
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
@@ -53,7 +54,7 @@ def parse_message(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     messages, keep_fields = with_marks(fields, messages, tools)
     thinks, budget = _thinks(fields.take("thinking"), max_tokens)
     stop, session = _stop(fields.take("stop_sequences")), _user_id(fields.take("metadata"))
-    grammar, effort = _output(fields)
+    (grammar, effort), values = _output(fields), take_template_values(fields)
     _check_context(fields.take("context_management"), ignored)
     _refuse_features(fields, ignored)
     options = take_options(
@@ -62,7 +63,7 @@ def parse_message(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     options = replace(options, stop=stop, tells_stop=True, session=session or options.session)
     check_tools_and_grammar(tools, options)
     wish = ReasoningWish(effort, budget, "output_config.effort", "thinking.budget_tokens")
-    use = _CONTINUED if _is_begun(messages[-1]) else PLAIN_USE
+    use = replace(_CONTINUED if _is_begun(messages[-1]) else PLAIN_USE, values=values)
     conversation = Conversation(messages, tools, use, thinks, wish if effort or budget else NO_WISH)
     return GenerationBody(options=options, prompts=(conversation,), ignored=ignored.names, keep_fields=keep_fields)
 

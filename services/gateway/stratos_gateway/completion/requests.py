@@ -25,6 +25,7 @@ def parse_completion(body: dict[str, Any], vocab_size: int) -> GenerationBody:
         fields.refuse(name, "")
     prompts = _prompts(fields.take("prompt"), vocab_size)
     echo, most = fields.flag("echo"), fields.take("max_tokens")
+    adds_special = fields.flag("add_special_tokens", default=True)
     echoes_alone = echo and type(most) is int and most == 0
     keeping = fields.take_keeping()
     num_logprobs, best_of = fields.number("logprobs", "num_logprobs"), fields.number("best_of", "n")
@@ -43,6 +44,7 @@ def parse_completion(body: dict[str, Any], vocab_size: int) -> GenerationBody:
         options=options,
         prompts=prompts,
         echo=echo,
+        adds_special=adds_special,
         echoes_alone=echoes_alone,
         ignored=ignored_fields(body),
         keeps_s=keeping.ttl_s,

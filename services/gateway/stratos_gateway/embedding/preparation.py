@@ -94,7 +94,7 @@ class EmbeddingPreparer:
         config = model.base.embedding
         if config is None:
             raise BadRequest("this model does not embed", param="model", code="unsupported_operation")
-        inputs = await model.encode_inputs(body.inputs)
+        inputs = await model.encode_inputs(body.inputs, adds_special=body.adds_special)
         check_input_lengths([len(ids) for ids in inputs], tenant.plan.max_prompt_tokens, model.base.max_model_len)
         return EmbedCall(
             terms=tenant.terms(target.adapter, new_nonce()),

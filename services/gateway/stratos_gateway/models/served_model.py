@@ -143,8 +143,10 @@ class ServedModel:
         written = self.chat.written(messages, tools)
         return await asyncio.to_thread(self.template.encode_before, written, told, use, signs)
 
-    async def encode_prompt(self, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
+    async def encode_prompt(self, prompt: str | tuple[int, ...], *, adds_special: bool = True) -> tuple[int, ...]:
         """Ids of a plain prompt, which speaks for itself: special tokens in it are read as such.
+
+        A text gets those of the tokenizer besides, with ``adds_special``.
 
         Raises:
             BadRequest: empty or too long.
@@ -154,7 +156,7 @@ class ServedModel:
             return prompt
         text = prompt
         is_short = len(text) <= INLINE_CHARS
-        encode = partial(self.tokenizer.encode, text, add_special_tokens=True)
+        encode = partial(self.tokenizer.encode, text, add_special_tokens=adds_special)
         return await self._encode(text, encode, "prompt", is_short=is_short)
 
     async def encode_pair(self, pair: Pair) -> tuple[int, ...]:
@@ -168,8 +170,10 @@ class ServedModel:
         is_short = len(text) <= INLINE_CHARS
         return await self._encode(text, partial(self.score_head.encode, pair), "prompt", is_short=is_short)
 
-    async def encode_inputs(self, inputs: Sequence[str | tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-        """Ids of inputs to embed, special tokens of the tokenizer added to texts.
+    async def encode_inputs(
+        self, inputs: Sequence[str | tuple[int, ...]], *, adds_special: bool = True
+    ) -> tuple[tuple[int, ...], ...]:
+        """Ids of inputs to embed; with ``adds_special`` texts get the special tokens of the tokenizer.
 
         Raises:
             BadRequest: one is empty or too long, or all together are.
@@ -177,8 +181,9 @@ class ServedModel:
         texts = [text for text in inputs if isinstance(text, str)]
         self._check_texts(texts)
         is_short = sum(map(len, texts)) <= INLINE_CHARS
+        encode = partial(self._encode_texts, inputs, adds_special=adds_special)
         with _too_long_as("input"):
-            encoded = self._encode_texts(inputs) if is_short else await asyncio.to_thread(self._encode_texts, inputs)
+            encoded = encode() if is_short else await asyncio.to_thread(encode)
         check_input_lengths([len(ids) for ids in encoded], self.max_input_tokens, self.base.max_model_len)
         return encoded
 
@@ -188,9 +193,11 @@ class ServedModel:
         if any(n > self.max_input_tokens for n in least) or sum(least) > MAX_EMBEDDING_TOKENS:
             check_input_lengths([max(n, 1) for n in least], self.max_input_tokens, self.base.max_model_len)
 
-    def _encode_texts(self, inputs: Sequence[str | tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-        encode = self.tokenizer.encode
-        return tuple(i if isinstance(i, tuple) else tuple(encode(i, add_special_tokens=True)) for i in inputs)
+    def _encode_texts(
+        self, inputs: Sequence[str | tuple[int, ...]], *, adds_special: bool
+    ) -> tuple[tuple[int, ...], ...]:
+        encode = partial(self.tokenizer.encode, add_special_tokens=adds_special)
+        return tuple(i if isinstance(i, tuple) else tuple(encode(i)) for i in inputs)
 
     async def _encode(
         self, text: str, encode: Callable[[], list[int]], param: str, *, is_short: bool

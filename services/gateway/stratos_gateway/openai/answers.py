@@ -177,19 +177,23 @@ def chat_logprobs(
 
 
 class ChatRenderer(ChoicesRenderer):
-    """/v1/chat/completions."""
+    """/v1/chat/completions; each choice begins with the text ``echo``, as that of the message that it goes on with."""
 
     object_name = "chat.completion"
     chunk_name = "chat.completion.chunk"
 
+    def __init__(self, answer: Answer, tokenizer: Tokenizer, echo: str = "") -> None:
+        super().__init__(answer, tokenizer)
+        self._echo = echo
+
     def _whole(self, chunk: ChoiceChunk) -> dict[str, Any]:
-        message = {"role": "assistant", "content": chunk.text, "refusal": None}
+        message = {"role": "assistant", "content": self._echo + chunk.text, "refusal": None}
         return self._finish({"index": chunk.index, "message": message}, chunk)
 
     def _parts(self, chunk: ChoiceChunk) -> list[dict[str, Any]]:
         parts: list[dict[str, Any]] = []
         if chunk.is_first:
-            delta = {"role": "assistant", "content": ""}
+            delta = {"role": "assistant", "content": self._echo}
             parts.append({"index": chunk.index, "delta": delta, "logprobs": None, "finish_reason": None})
         if self._is_worth_sending(chunk):
             parts.append(self._finish({"index": chunk.index, "delta": {"content": chunk.text}}, chunk))

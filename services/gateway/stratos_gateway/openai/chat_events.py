@@ -76,8 +76,8 @@ class _Message:
 class EventRenderer(ChatRenderer):
     """/v1/chat/completions where something is looked for in the output."""
 
-    def __init__(self, answer: Answer, tokenizer: Tokenizer) -> None:
-        super().__init__(answer, tokenizer)
+    def __init__(self, answer: Answer, tokenizer: Tokenizer, echo: str = "") -> None:
+        super().__init__(answer, tokenizer, echo)
         assert answer.shape is not None, "others need no events"
         self._shape = answer.shape
         self._choices: dict[int, _ParsedChoice] = {}
@@ -109,7 +109,7 @@ class EventRenderer(ChatRenderer):
         return encode_events([self._enveloped(part)])
 
     def _whole(self, chunk: ChoiceChunk) -> dict[str, Any]:
-        message = _Message()
+        message = _Message(self._echo)
         for event in self._events(chunk):
             message.add(event, self._call_id(chunk.index, event))
         return self._finish({"index": chunk.index, "message": message.body(self._shape)}, chunk)
@@ -117,7 +117,7 @@ class EventRenderer(ChatRenderer):
     def _parts(self, chunk: ChoiceChunk) -> list[dict[str, Any]]:
         parts: list[dict[str, Any]] = []
         if chunk.is_first:
-            delta: dict[str, Any] = {"role": "assistant", "content": ""}
+            delta: dict[str, Any] = {"role": "assistant", "content": self._echo}
             parts.append({"index": chunk.index, "delta": delta, "logprobs": None, "finish_reason": None})
         deltas = [self._delta(chunk.index, event) for event in self._events(chunk) if not isinstance(event, CallEnd)]
         if not deltas and self._tells_more(chunk):

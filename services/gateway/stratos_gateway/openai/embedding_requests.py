@@ -27,6 +27,8 @@ class EmbeddingBody:
     is_base64: bool
     num_dimensions: int | None
     metadata: Mapping[str, str]
+    adds_special: bool = True
+    """Texts get the special tokens of the tokenizer."""
 
 
 def parse_embedding(body: dict[str, Any], vocab_size: int, config: EmbeddingConfig | None) -> EmbeddingBody:
@@ -47,6 +49,7 @@ def parse_embedding(body: dict[str, Any], vocab_size: int, config: EmbeddingConf
         is_base64=_is_base64(fields.take("encoding_format")),
         num_dimensions=_dimensions(fields.number("dimensions"), config),
         metadata=fields.take_metadata(),
+        adds_special=fields.flag("add_special_tokens", default=True),
     )
     fields.ignore_harmless()
     fields.end()

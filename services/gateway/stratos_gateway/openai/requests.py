@@ -153,7 +153,9 @@ class GenerationBody:
     options: GenerationOptions
     prompts: tuple[Prompt, ...]
     echo: bool = False
-    """Answers begin with the text of their prompt."""
+    """Answers begin with the text of their prompt; of a chat, with that of the answer's beginning in it."""
+    adds_special: bool = True
+    """Prompts that are texts get the special tokens of the tokenizer."""
     echoes_alone: bool = False
     """Answers are the text of their prompt: the one token that was generated is not shown."""
     ignored: tuple[str, ...] = ()
@@ -192,7 +194,7 @@ def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     max_tokens, newer = fields.number("max_tokens"), fields.number("max_completion_tokens", "max_tokens")
     use = take_template_use(fields)
     wish = ReasoningWish(check_effort(fields.take("reasoning_effort"), "reasoning_effort"), take_budget(fields))
-    hides_reasoning = not fields.flag("include_reasoning", default=True)
+    hides_reasoning, echo = not fields.flag("include_reasoning", default=True), fields.flag("echo")
     _refuse_chat_features(fields)
     options = shared_options(
         fields,
@@ -204,8 +206,9 @@ def parse_chat(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     check_tools_and_grammar(tools, options)
     conversation = Conversation(messages, tools, use, wish=wish)
     return GenerationBody(
-        options=options, prompts=(conversation,), ignored=ignored, keeps_s=keeping.ttl_s, keep_fields=keep_fields
-    )
+        options=options, prompts=(conversation,), echo=echo, ignored=ignored, keeps_s=keeping.ttl_s,
+        keep_fields=keep_fields,
+    )  # fmt: skip
 
 
 def take_budget(fields: Fields) -> int | None:

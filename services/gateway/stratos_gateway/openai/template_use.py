@@ -34,16 +34,28 @@ def take_template_use(fields: Fields) -> TemplateUse:
         BadRequest: both ends at once, or values that are not for clients.
     """
     begins, continues = fields.flag("add_generation_prompt", default=True), fields.flag("continue_final_message")
-    values = fields.take("chat_template_kwargs")
-    param = "chat_template_kwargs"
-    if values is not None:
-        object_fields(values, param)
-        ValueBudget(MAX_SCHEMA_VALUES, MAX_SCHEMA_DEPTH).check(values, param)
-        _check_names(values, param)
+    values = take_template_values(fields)
     if begins and continues:
         text = "continue_final_message needs add_generation_prompt: false"
         raise BadRequest(text, param="continue_final_message")
-    return TemplateUse(begins_answer=begins, continues_last=continues, values=values or {})
+    return TemplateUse(
+        begins_answer=begins,
+        continues_last=continues,
+        values=values,
+        adds_special=fields.flag("add_special_tokens"),
+    )
+
+
+def take_template_values(fields: Fields) -> Mapping[str, Any]:
+    """Values of the client for its template, as every dialect has them; raises ``BadRequest``."""
+    param = "chat_template_kwargs"
+    values = fields.take(param)
+    if values is None:
+        return {}
+    object_fields(values, param)
+    ValueBudget(MAX_SCHEMA_VALUES, MAX_SCHEMA_DEPTH).check(values, param)
+    _check_names(values, param)
+    return dict(values)
 
 
 def _check_names(values: Mapping[str, Any], param: str) -> None:

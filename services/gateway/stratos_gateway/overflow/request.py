@@ -23,7 +23,7 @@ class ExternalRequest:
 
 def external_request(body: GenerationBody) -> ExternalRequest | None:
     """A chat, or a completion of one text; ``None`` where it asks for what others may not have."""
-    if body.echo or len(body.prompts) != 1:
+    if body.echo or not body.adds_special or len(body.prompts) != 1:
         return None
     prompt = body.prompts[0]
     if isinstance(prompt, Conversation) and not prompt.is_plain:

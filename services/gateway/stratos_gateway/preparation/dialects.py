@@ -21,7 +21,7 @@ from stratos_gateway.openai.answers import ChatRenderer, CompletionRenderer
 from stratos_gateway.openai.chat_events import EventRenderer
 from stratos_gateway.openai.chunks import Usage
 from stratos_gateway.openai.rendering import Answer, Renderer
-from stratos_gateway.openai.requests import GenerationBody, parse_chat
+from stratos_gateway.openai.requests import Conversation, GenerationBody, parse_chat
 from stratos_gateway.policies.prompts import PromptRenderer
 from stratos_gateway.responses.rendering import ResponseRenderer
 from stratos_gateway.responses.requests import ResponseBody, parse_response, public_name
@@ -55,8 +55,12 @@ def _for_vocabulary(parse: Callable[[Body, int], GenerationBody], body: Body, mo
 
 
 def render_chat(answer: Answer, tokenizer: Tokenizer, body: GenerationBody, texts: Sequence[str]) -> Renderer:
-    """Renderer of one conversation."""
-    return ChatRenderer(answer, tokenizer) if answer.shape is None else EventRenderer(answer, tokenizer)
+    """Renderer of one conversation, with its last message where that is echoed and the answer has its role."""
+    [conversation] = body.prompts
+    assert isinstance(conversation, Conversation), "this dialect's only prompt"
+    last = conversation.messages[-1]
+    echo = last.content if texts and body.echo and last.role == "assistant" else ""
+    return (ChatRenderer if answer.shape is None else EventRenderer)(answer, tokenizer, echo)
 
 
 def render_completion(answer: Answer, tokenizer: Tokenizer, body: GenerationBody, texts: Sequence[str]) -> Renderer:

@@ -23,13 +23,13 @@ async def encode_prompts(
     """
     truncation = body.options.truncation
     if truncation is None:
-        return body, [await _encode(model, prompt) for prompt in body.prompts]
+        return body, [await _encode(model, body, prompt) for prompt in body.prompts]
     room = model.base.max_model_len - 1
     if truncation.num_tokens is None:
         room = model.base.max_model_len - (body.options.max_tokens or default_max_tokens)
     most = max(1, min(plan.max_prompt_tokens, model.max_input_tokens, room))
     unbounded = model.unbounded()
-    cut = [truncation.cut(await _encode(unbounded, prompt), most) for prompt in body.prompts]
+    cut = [truncation.cut(await _encode(unbounded, body, prompt), most) for prompt in body.prompts]
     left = (
         prompt if isinstance(prompt, Conversation | Pair) else ids
         for prompt, ids in zip(body.prompts, cut, strict=True)
@@ -37,9 +37,9 @@ async def encode_prompts(
     return replace(body, prompts=tuple(left)), cut
 
 
-async def _encode(model: ServedModel, prompt: Prompt) -> tuple[int, ...]:
+async def _encode(model: ServedModel, body: GenerationBody, prompt: Prompt) -> tuple[int, ...]:
     if isinstance(prompt, Conversation):
         return await encode_conversation(model, prompt)
     if isinstance(prompt, Pair):
         return await model.encode_pair(prompt)
-    return await model.encode_prompt(prompt)
+    return await model.encode_prompt(prompt, adds_special=body.adds_special)

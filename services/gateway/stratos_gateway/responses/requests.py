@@ -12,7 +12,7 @@ from stratos.core.requests.limits import check_metadata
 from stratos.core.requests.pins import CACHE_CONTROL, CACHE_OPTIONS, RETENTION
 from stratos.core.requests.tools import ToolMode
 from stratos.core.tenancy.plan import CHEAP_TIERS
-from stratos.text.chat_template import ChatMessage
+from stratos.text.chat_template import ChatMessage, TemplateUse
 from stratos_gateway.openai.fields import Fields, WantedGrammar, asks, named_schema, object_fields
 from stratos_gateway.openai.messages import with_marks
 from stratos_gateway.openai.requests import (
@@ -24,7 +24,7 @@ from stratos_gateway.openai.requests import (
     take_budget,
     take_options,
 )
-from stratos_gateway.openai.template_use import check_effort
+from stratos_gateway.openai.template_use import check_effort, take_template_values
 from stratos_gateway.openai.tools import ALLOWED_TOOLS
 from stratos_gateway.responses.items import CheckedInput, check_input, with_instructions
 from stratos_gateway.responses.tools import ResponseTools, take_response_tools
@@ -105,6 +105,7 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
     if not checked.messages:
         fields.refuse(CACHE_CONTROL)  # the end of the last message, of which there is none
     messages, keep_fields = with_marks(fields, checked.messages, tools.use, keeping)
+    use = TemplateUse(values=take_template_values(fields))
     _refuse_features(fields)
     options = take_options(
         fields,
@@ -134,7 +135,7 @@ def parse_response(body: dict[str, Any], vocab_size: int) -> ResponseBody:
     }
     wish = ReasoningWish(reasoning["effort"] or "", budget)
     messages_of = with_instructions(instructions, messages)
-    conversation = Conversation(messages_of, tools.use, wish=wish)
+    conversation = Conversation(messages_of, tools.use, use, wish=wish)
     return ResponseBody(
         is_background=is_background,
         keeps_s=keeping.ttl_s,

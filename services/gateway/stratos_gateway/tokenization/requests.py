@@ -20,8 +20,8 @@ class TokenizeBody:
 
     model: str
     prompt: str | Conversation
-    adds_special: bool
-    """Special tokens of the tokenizer are added to a text; a chat template writes its own."""
+    adds_special: bool = True
+    """Special tokens of the tokenizer are added to a text; of a conversation its template's use says that."""
     tells_pieces: bool
     """The answer has the tokens' spellings, too."""
     ignored: tuple[str, ...] = ()
@@ -45,17 +45,14 @@ def parse_tokenize(body: dict[str, Any], default_model: str) -> TokenizeBody:
     fields = Fields(body)
     model, prompt, messages = _model(fields, default_model), fields.take("prompt"), fields.take("messages")
     tells_pieces = fields.flag("return_token_strs")
-    adds_special = fields.flag("add_special_tokens", default=messages is None)
     if (prompt is None) == (messages is None):
         raise BadRequest("give either prompt or messages", param="prompt")
     if messages is None:
         if not isinstance(prompt, str):
             raise BadRequest("prompt must be a string", param="prompt")
+        adds_special = fields.flag("add_special_tokens", default=True)
         fields.end()
         return TokenizeBody(model=model, prompt=prompt, adds_special=adds_special, tells_pieces=tells_pieces)
-    if adds_special:
-        text = "add_special_tokens: a chat template writes special tokens itself"
-        raise BadRequest(text, param="add_special_tokens", code="unsupported_parameter")
     conversation = Conversation(check_messages(messages), take_tools(fields), take_template_use(fields))
     fields.refuse("chat_template")
     fields.refuse("mm_processor_kwargs", {})
@@ -63,7 +60,6 @@ def parse_tokenize(body: dict[str, Any], default_model: str) -> TokenizeBody:
     return TokenizeBody(
         model=model,
         prompt=conversation,
-        adds_special=False,
         tells_pieces=tells_pieces,
         ignored=ignored_in_messages(messages),
     )

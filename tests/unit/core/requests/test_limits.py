@@ -7,7 +7,7 @@ import math
 import pytest
 
 from stratos.common.errors import BadRequest
-from stratos.core.requests.limits import LIMITS, check_logit_bias, check_number
+from stratos.core.requests.limits import LIMITS, check_logit_bias, check_number, check_token_ids
 
 ROWS = {
     "temperature": (0.0, 2.0),
@@ -97,3 +97,18 @@ def test_errors_of_logit_bias_name_the_key(bias: dict[str, object], named: str) 
         check_logit_bias(bias, 9)
     assert named in str(caught.value)
     assert caught.value.param == "logit_bias"
+
+
+@pytest.mark.parametrize(
+    ("ids", "told"),
+    [
+        ([5, 4096, -1], ", and 4096 is out of vocabulary"),
+        ([-1], ", and -1 is out of vocabulary"),
+        ([5, True], ""),
+        ([10**5000], ""),  # as text it would be refused by Python itself
+    ],
+)
+def test_the_first_id_that_no_token_has_is_named(ids: list[object], told: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        check_token_ids(ids, 4096, "prompt")
+    assert str(caught.value) == f"prompt must hold token ids in [0, 4096){told}"
