@@ -18,6 +18,7 @@ from stratos.text.output.call_grammar import enforced_schemas, enforced_tools
 from stratos.text.output.events import CallArguments, CallBegin, CallEnd, TextDelta
 from stratos.text.output.parser import OutputParser
 from stratos.text.output.schema_check import breach_of_text
+from stratos_gateway.answering.output import AnswerCheck
 from stratos_gateway.openai.chunks import ChoiceChunk
 from stratos_gateway.openai.rendering import Answer
 
@@ -29,12 +30,12 @@ class Obligations:
     """Schemas of an answer."""
 
     content: Mapping[str, Any] | None = None
-    """Of its text, beside calls."""
+    """Schema that its text obeys, beside calls."""
     use: ToolUse | None = None
     """Tools whose calls are enforced."""
 
 
-class FinishedCheck:
+class FinishedCheck(AnswerCheck):
     """Belongs to one answer.
 
     Args:
@@ -74,7 +75,7 @@ class FinishedCheck:
 
     def _breach(self, choice: int, text: str) -> str | None:
         wanted = self._wanted
-        content, calls = text, list[_Call]()
+        content, calls = text, list[_Told]()
         if self._answer.shape is not None:
             content, calls = _read(self._answer.parser_of(choice), text)
         use = wanted.use
@@ -90,21 +91,23 @@ class FinishedCheck:
 
 
 @dataclass(slots=True)
-class _Call:
+class _Told:
+    """A call as its text has it."""
+
     name: str
     arguments: str = ""
     is_complete: bool = False
 
 
-def _read(parser: OutputParser, text: str) -> tuple[str, list[_Call]]:
+def _read(parser: OutputParser, text: str) -> tuple[str, list[_Told]]:
     """Text and calls of an output."""
-    content, calls = list[str](), list[_Call]()
+    content, calls = list[str](), list[_Told]()
     for event in [*parser.feed(text), *parser.finish()]:
         match event:
             case TextDelta(piece):
                 content.append(piece)
             case CallBegin(_, name):
-                calls.append(_Call(name))
+                calls.append(_Told(name))
             case CallArguments(_, piece):
                 calls[-1].arguments += piece
             case CallEnd(_, is_complete):
@@ -112,7 +115,7 @@ def _read(parser: OutputParser, text: str) -> tuple[str, list[_Call]]:
     return "".join(content), calls
 
 
-def _breach_of_calls(use: ToolUse, calls: Sequence[_Call]) -> str | None:
+def _breach_of_calls(use: ToolUse, calls: Sequence[_Told]) -> str | None:
     schemas = {tool.name: schema for tool, schema in zip(enforced_tools(use), enforced_schemas(use), strict=True)}
     if len(calls) > 1 and (use.mode is ToolMode.NAMED or not use.is_parallel):
         return "it has more than one call"
