@@ -21,4 +21,8 @@ answer = client.completions.create(
 for choice in answer.choices:
     total = sum(choice.logprobs.token_logprobs)
     print(f"choice {choice.index} ({choice.finish_reason}, log probability {total:.2f}): {choice.text}")
+assert [choice.index for choice in answer.choices] == [0, 1]
+assert all("\n" not in choice.text for choice in answer.choices), "a stop string ends a choice and is left out"
+assert all(1 <= len(choice.logprobs.tokens) <= 12 for choice in answer.choices)
+assert all(value <= 0 for choice in answer.choices for value in choice.logprobs.token_logprobs)
 print(f"{answer.usage.prompt_tokens} prompt tokens, {answer.usage.completion_tokens} output tokens")

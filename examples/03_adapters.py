@@ -18,6 +18,7 @@ async def main() -> None:
     answers = await asyncio.gather(
         *(client.completions.create(model=name, prompt=PROMPT, max_tokens=24, temperature=0) for name in models)
     )
+    assert len({answer.choices[0].text for answer in answers}) == len(models), "every adapter writes in its own way"
     for name, answer in zip(models, answers, strict=True):
         print(f"{name:<16} {PROMPT}{answer.choices[0].text!r}")
 

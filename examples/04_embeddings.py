@@ -13,6 +13,8 @@ client = OpenAI(base_url=os.environ["BASE_URL"], api_key=os.environ["API_KEY"])
 texts = ["def add(a, b):\n    return a + b", "def sub(a, b):\n    return a - b", "The museum opens at nine."]
 answer = client.embeddings.create(model="base", input=texts)
 vectors = [item.embedding for item in answer.data]
+assert len(vectors) == len(texts)
+assert all(abs(sum(value * value for value in vector) - 1) < 0.01 for vector in vectors), "each has the length 1"
 print(f"{len(vectors)} vectors of {len(vectors[0])} components for {answer.usage.total_tokens} tokens")
 for text, vector in zip(texts, vectors, strict=True):
     products = [sum(a * b for a, b in zip(vector, other, strict=True)) for other in vectors]

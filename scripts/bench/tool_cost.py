@@ -4,7 +4,9 @@
 
 CPU time of one thread, the arms by turns.  ``render`` is what a gateway does with the text of a chunk: parse it, and
 write the event; every chunk is one token of the answer.  ``engine`` is a token of 32 streams of the model, whose
-answers are calls of a strict tool in the syntax of Hermes, or anything; prompts and first tokens are not counted.
+answers are calls of a strict tool in the syntax of Hermes, or anything; prompts and first tokens are not counted.  Its
+arms are both without drafts, strict ones with every forced token's mask computed for each stream, and both with drafts,
+as a platform serves them.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from stratos.core.requests.tools import Tool, ToolMode, ToolUse
 from stratos.engine.core import EngineCore
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
+from stratos.engine.speculation.making import make_proposer
+from stratos.engine.switches import SchedulerSwitches
 from stratos.text.output.call_grammar import call_grammar, enforced_schemas
 from stratos.text.output.parser import OutputShape
 from stratos.text.output.syntaxes.hermes import HERMES
@@ -91,17 +95,36 @@ def token_us(engine: EngineCore, grammar: GrammarSpec | None, num_output: int, s
     return (time.process_time() - begin) / count * 1e6
 
 
+def engine_of(*, has_drafts: bool, is_shared: bool = True) -> EngineCore:
+    """An engine over a runner of its own."""
+    switches = SchedulerSwitches(shared_forced_tokens=is_shared)
+    config = SchedulerConfig(max_num_seqs=STREAMS, switches=switches)
+    runner = TorchRunner.load(RunnerConfig(model_path=MODEL))
+    return EngineCore(runner, config, proposer=make_proposer(config, runner) if has_drafts else None)
+
+
+def by_round(free: list[float], strict: list[float]) -> float:
+    """Median of the ratios within each round, whose runs saw the same machine."""
+    return statistics.median(one / other for one, other in zip(free, strict, strict=True))
+
+
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """All arms."""
     tokenizer = Tokenizer.load(MODEL)
     arms = renderers(tokenizer)
     rendered = by_turns(args.rounds * 3, arms, lambda arm, turn: arms[arm](turn))
-    engine = EngineCore(TorchRunner.load(RunnerConfig(model_path=MODEL)), SchedulerConfig(max_num_seqs=STREAMS))
     strict = strict_grammar()
-    grammars = {"free": None, "strict": strict}
-    for grammar in grammars.values():
+    plain, drafting = engine_of(has_drafts=False), engine_of(has_drafts=True)
+    engines: dict[str, tuple[EngineCore, GrammarSpec | None]] = {
+        "free": (plain, None),
+        "strict": (plain, strict),
+        "strict, every mask computed": (engine_of(has_drafts=False, is_shared=False), strict),
+        "free, drafts": (drafting, None),
+        "strict, drafts": (drafting, strict),
+    }
+    for engine, grammar in engines.values():
         token_us(engine, grammar, 4, -1)
-    ran = by_turns(args.rounds, grammars, lambda arm, turn: token_us(engine, grammars[arm], args.tokens, turn))
+    ran = by_turns(args.rounds, engines, lambda arm, turn: token_us(*engines[arm], args.tokens, turn))
     render = {arm: statistics.median(found) for arm, found in rendered.items()}
     run = {arm: statistics.median(found) for arm, found in ran.items()}
     chunk_us = args.chunk_us
@@ -109,7 +132,9 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
     ratio = {
         "call to text, a whole chunk": whole["call"] / whole["text"],
         "text beside tools to text, a whole chunk": whole["text beside tools"] / whole["text"],
-        "strict to free, tokens a second": run["free"] / run["strict"],
+        "strict to free, tokens a second": by_round(ran["free"], ran["strict"]),
+        "the same, every mask computed": by_round(ran["free"], ran["strict, every mask computed"]),
+        "the same, drafts": by_round(ran["free, drafts"], ran["strict, drafts"]),
     }
     cells = [(f"render, {arm}", "us", f"{found:.2f}") for arm, found in render.items()]
     cells += [(f"engine, {arm}", "us", f"{found:.1f}") for arm, found in run.items()]
@@ -129,7 +154,7 @@ if __name__ == "__main__":
     run_bench(
         __doc__,
         bench,
-        flag("--rounds", type=int, default=5),
+        flag("--rounds", type=int, default=9),
         flag("--tokens", type=int, default=48, help="of each stream"),
         flag("--chunk-us", type=float, default=44.0, help="CPU of a whole chunk of text at a gateway, as measured"),
     )

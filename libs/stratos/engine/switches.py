@@ -31,6 +31,9 @@ class SchedulerSwitches:
     parallel_grammar_masks: bool | None = None
     """Fill the masks of structured output in threads during the forward pass; unset does so with a GPU only, since on
     CPU those threads take cores from the forward pass."""
+    shared_forced_tokens: bool = True
+    """Compute the mask of a token that a grammar forces once for all of its requests, by the tokens before it; off
+    computes it for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

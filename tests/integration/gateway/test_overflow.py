@@ -17,7 +17,7 @@ from tests.support.fakes.scripted_http import Asked, Reply, ScriptedHttp, script
 from tests.support.reference.shipped_model import shipped_tokenizer
 from tests.support.waiting import eventually
 from tests.support.worlds.gateway_keys import KEY, OTHER_KEY
-from tests.support.worlds.gateway_world import World, gateway_world, make_adapter
+from tests.support.worlds.gateway_world import World, gateway_world, make_adapter, say
 
 CHAT = {"model": "base", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "temperature": 0.5}
 USAGE = {"prompt_tokens": 70, "completion_tokens": 30, "prompt_tokens_details": {"cached_tokens": 5}}
@@ -114,6 +114,7 @@ async def test_it_is_streamed_and_a_completion_too(world: World, endpoint: Scrip
 
 async def test_what_stays_inside(world: World, endpoint: ScriptedHttp) -> None:
     """The router is not even told that it could go."""
+    world.worker.script = say('{"from": "inside"}')
     world.router.errors = []
     world.registry.adapters = {"": [make_adapter("tuned")]}
     stays: list[dict[str, Any]] = [

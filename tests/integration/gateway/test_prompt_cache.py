@@ -16,6 +16,7 @@ from tests.support.reference.message_stream import assembled
 from tests.support.reference.shipped_model import shipped_tokenizer
 from tests.support.worlds.gateway_keys import KEY
 from tests.support.worlds.gateway_world import World, gateway_world
+from tests.support.worlds.socket_client import SocketClient
 
 FACTS, QUESTION = "The sky is blue. " * 12, "Which colour has it?"
 MARK, HOUR = {"cache_control": {"type": "ephemeral"}}, {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
@@ -149,6 +150,29 @@ async def test_the_last_four_breakpoints_of_a_conversation_hold(world: World) ->
         told = kept_text(world, asked(world)[0][0])
         assert "part 2" in told
         assert "part 3" not in told
+
+
+async def test_marks_of_a_response_hold_where_another_goes_on_from_it(world: World) -> None:
+    """Its input is the beginning of the next prompt, and so are the prefixes that it had kept."""
+    part = {"type": "input_text", "text": FACTS, "prompt_cache_breakpoint": {"mode": "explicit"}}
+    first = [{"role": "user", "content": [part, {"type": "input_text", "text": QUESTION}]}]
+    more = {**part, "text": "It is wide. " * 12}
+    second = [{"role": "user", "content": [more, {"type": "input_text", "text": "And now?"}]}]
+    async with SocketClient(world) as socket:
+        socket.say({"type": "response.create", "model": "base", "input": first})
+        response = (await socket.events())[-1]["response"]
+        [(num_tokens, ttl_s)] = asked(world)
+        beginning = world.worker.submits[-1].prompt_ids[:num_tokens]
+        socket.say(
+            {"type": "response.create", "model": "base", "input": second, "previous_response_id": response["id"]}
+        )
+        assert (await socket.events())[-1]["type"] == "response.completed"
+    assert asked(world)[0] == (num_tokens, ttl_s)
+    assert world.worker.submits[-1].prompt_ids[:num_tokens] == beginning
+    assert [told for told, _ in asked(world)] == sorted({told for told, _ in asked(world)})
+    assert len(asked(world)) == 2
+    assert "It is wide." in kept_text(world, asked(world)[1][0])
+    assert "And now?" not in kept_text(world, asked(world)[1][0])
 
 
 async def test_messages_tell_what_was_read_and_what_was_written_by_time(world: World) -> None:

@@ -141,6 +141,7 @@ async def test_a_call_of_a_namespace_tells_both_of_its_names(world: World) -> No
 async def test_required_calls_and_schemas_are_enforced_at_the_worker(world: World) -> None:
     world.worker.script = say(CALL)
     await world.openai.responses.create(**ask(tools=[WEATHER], tool_choice="required"))
+    world.worker.script = say("{}")
     text = {"format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}, "strict": True}}
     await world.openai.responses.create(**ask(text=text))
     await world.openai.responses.create(**ask(text={"format": {"type": "json_object"}}))

@@ -119,6 +119,21 @@ def test_the_tool_model_calls_by_itself_in_every_dialect(
         assert talk.ask().calls == []
 
 
+def test_the_chat_of_a_terminal_shows_calls_of_the_tool_model_and_goes_on_with_results(
+    platform: PlatformProcess, tmp_path: Path
+) -> None:
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    tool = {"name": "get_weather", "description": "Weather of a city", "parameters": parameters}
+    (tmp_path / "tools.json").write_text(json.dumps([tool]), encoding="utf-8")
+    given = ["chat", "--model", "tools", "--tools", str(tmp_path / "tools.json"), "--data-dir", str(platform.data_dir)]
+    told = CliRunner().invoke(app, given, input="What is the weather in Paris?\nsunny, 20 degrees\n/exit\n")
+    assert told.exit_code == 0, told.output
+    assert '[call] get_weather {"city": "Paris"}' in told.output
+    asked, _, answer = told.output.partition("result of get_weather> ")
+    assert "[reasoning]" in asked
+    assert "sunny, 20 degrees" in answer
+
+
 def test_the_output_of_one_tenant_is_marked_and_detected(
     platform: PlatformProcess, client: openai.OpenAI, tmp_path: Path
 ) -> None:

@@ -5,14 +5,25 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from llguidance import LLMatcher, LLTokenizer
 
 from stratos.common.errors import BadRequest
 from stratos.core.requests.grammar import GrammarSpec
+from stratos.engine.grammar.forced_tokens import ForcedPath, ForcedTokens
 from stratos.engine.grammar.matcher import GrammarMatcher
 from stratos.text.grammar import compile_grammar, make_grammar_tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledGrammar:
+    """A grammar, and what its requests have learned of it."""
+
+    matcher: LLMatcher
+    """At the beginning of an output; copied for each choice."""
+    forced: ForcedTokens = field(default_factory=ForcedTokens)
 
 
 class GrammarCompiler:
@@ -23,16 +34,23 @@ class GrammarCompiler:
         vocab_size: of the model's output.
         eos_token_ids: allowed where a grammar may end.
         max_compiled: grammars kept; the least recently used one goes.
+        shares_forced: masks of forced tokens are computed once for all requests of a grammar.
     """
 
     def __init__(
-        self, model_path: Path | None, vocab_size: int, eos_token_ids: Sequence[int], max_compiled: int
+        self,
+        model_path: Path | None,
+        vocab_size: int,
+        eos_token_ids: Sequence[int],
+        max_compiled: int,
+        *,
+        shares_forced: bool = True,
     ) -> None:
         self._model_path = model_path
         self._vocab_size = vocab_size
         self._eos_token_ids = tuple(eos_token_ids)
-        self._max_compiled = max_compiled
-        self._compiled: OrderedDict[GrammarSpec, LLMatcher] = OrderedDict()
+        self._max_compiled, self._shares_forced = max_compiled, shares_forced
+        self._compiled: OrderedDict[GrammarSpec, CompiledGrammar] = OrderedDict()
         self._tokenizer: LLTokenizer | None = None
         self._lock = threading.Lock()
         self._tokenizer_lock = threading.Lock()
@@ -53,7 +71,7 @@ class GrammarCompiler:
                 return
         compiled = compile_grammar(spec, self._load_tokenizer())
         with self._lock:
-            self._compiled[spec] = compiled
+            self._compiled[spec] = CompiledGrammar(compiled)
             while len(self._compiled) > self._max_compiled:
                 self._compiled.popitem(last=False)
 
@@ -72,7 +90,8 @@ class GrammarCompiler:
             with self._lock:
                 compiled = self._compiled.get(spec)
                 if compiled is not None:
-                    matcher = GrammarMatcher(compiled.deep_copy())
+                    path = ForcedPath(compiled.forced) if self._shares_forced else None
+                    matcher = GrammarMatcher(compiled.matcher.deep_copy(), path=path)
                     break
             self.prepare(spec)
         matcher.replay(emitted_ids)

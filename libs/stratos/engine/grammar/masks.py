@@ -7,7 +7,7 @@ threads fill a batch without the GIL; a single thread of ours starts them, so th
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from llguidance import LLExecutor
 
 from stratos.common.clock import Clock
+from stratos.engine.grammar.forced_tokens import SEVERAL
 from stratos.engine.grammar.matcher import GrammarMatcher
 
 Place = tuple[int, int]
@@ -26,15 +27,33 @@ WATCH_S = 0.02
 
 
 class PendingMasks:
-    """Masks that are being filled."""
+    """Masks that are being filled.
 
-    def __init__(self, places: list[Place], rows: npt.NDArray[np.int32], filled: Future[None] | None) -> None:
-        self._places, self._rows, self._filled = places, rows, filled
+    Args:
+        places: of the rows.
+        rows: int32 [places, words].
+        learning: matchers to be told which token their row allows alone, by row.
+        filled: when all rows are.
+    """
+
+    def __init__(
+        self,
+        places: list[Place],
+        rows: npt.NDArray[np.int32],
+        learning: dict[int, GrammarMatcher],
+        filled: Future[None] | None,
+    ) -> None:
+        self._places, self._rows, self._learning, self._filled = places, rows, learning, filled
 
     def wait(self) -> Masks:
         """The masks; they stay valid."""
         if self._filled is not None:
             self._filled.result()
+        if self._learning:
+            indexes = list(self._learning)
+            for matcher, token_id in zip(self._learning.values(), only_tokens(self._rows[indexes]), strict=True):
+                matcher.learn(token_id)
+            self._learning = {}
         return dict(zip(self._places, self._rows, strict=True))
 
 
@@ -57,13 +76,22 @@ class MaskFiller:
     def start(self, matchers: Mapping[Place, GrammarMatcher]) -> PendingMasks:
         """Begin to fill masks; their matchers must not advance before ``wait``."""
         rows = np.zeros((len(matchers), self._num_words), dtype=np.int32)
-        batch = list(matchers.values())
+        bits, batch = rows.view(np.uint32), dict[int, GrammarMatcher]()
+        for index, matcher in enumerate(matchers.values()):
+            token_id = matcher.known_token
+            if token_id >= 0:
+                bits[index, token_id // 32] = 1 << token_id % 32
+            else:
+                batch[index] = matcher
+        filled = None
         if self._pool is not None and batch:
-            return PendingMasks(list(matchers), rows, self._pool.submit(self.fill_batch, batch, rows))
-        fill_each(batch, rows)
-        return PendingMasks(list(matchers), rows, None)
+            filled = self._pool.submit(self.fill_batch, batch, rows)
+        else:
+            fill_each(batch, rows)
+        learning = {index: matcher for index, matcher in batch.items() if matcher.can_learn}
+        return PendingMasks(list(matchers), rows, learning, filled)
 
-    def fill_batch(self, batch: list[GrammarMatcher], rows: npt.NDArray[np.int32]) -> None:
+    def fill_batch(self, batch: Mapping[int, GrammarMatcher], rows: npt.NDArray[np.int32]) -> None:
         """Runs in the thread of ``_pool``."""
         if len(batch) == 1 or self._is_watching:
             begin = time.thread_time()
@@ -73,13 +101,23 @@ class MaskFiller:
         if self._executor is None:
             self._executor = LLExecutor()
         begin = self._clock.now()
-        places = [(matcher.compiled, place) for place, matcher in enumerate(batch)]
+        places = [(matcher.compiled, index) for index, matcher in batch.items()]
         self._executor.unsafe_compute_mask_ptr(places, rows.ctypes.data, rows.shape[1] * rows.itemsize, len(rows))
         self._is_watching = self._clock.now() - begin > WATCH_S
 
 
-def fill_each(batch: list[GrammarMatcher], rows: npt.NDArray[np.int32]) -> None:
-    """Row by row, in the calling thread."""
+def fill_each(batch: Mapping[int, GrammarMatcher], rows: npt.NDArray[np.int32]) -> None:
+    """Row by row, in the calling thread; matchers by their rows."""
     address, size = rows.ctypes.data, rows.shape[1] * rows.itemsize
-    for place, matcher in enumerate(batch):
-        matcher.fill_mask(address + place * size, size)
+    for index, matcher in batch.items():
+        matcher.fill_mask(address + index * size, size)
+
+
+def only_tokens(rows: npt.NDArray[np.int32]) -> Iterable[int]:
+    """The one token that each row allows, or ``SEVERAL``."""
+    bits = rows.view(np.uint32)
+    words = (bits != 0).argmax(axis=1)
+    for row, word, num_words in zip(bits, words.tolist(), np.count_nonzero(bits, axis=1).tolist(), strict=True):
+        value = int(row[word])
+        is_one = num_words == 1 and value & (value - 1) == 0
+        yield word * 32 + value.bit_length() - 1 if is_one else SEVERAL

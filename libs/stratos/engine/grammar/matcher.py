@@ -17,6 +17,7 @@ from llguidance import LLMatcher
 
 from stratos.common.clock import SystemClock
 from stratos.common.errors import BadRequest
+from stratos.engine.grammar.forced_tokens import SEVERAL, UNKNOWN, ForcedPath
 from stratos.text.grammar import brief_error
 
 SLOW_S = 0.005
@@ -36,17 +37,19 @@ class GrammarMatcher:
         compiled: at the beginning of the output; belongs to this matcher from now on.
         wall_time: seconds, which are never less than those of CPU time.
         cpu_time: seconds of CPU time of the calling thread.
+        path: forced tokens that are known from other requests.
     """
 
-    __slots__ = ("_clock", "_cpu_time", "_num_slow", "_wall_time", "compiled")
+    __slots__ = ("_clock", "_cpu_time", "_num_slow", "_path", "_wall_time", "compiled")
 
     def __init__(
         self,
         compiled: LLMatcher,
         wall_time: Callable[[], float] = _WALL_TIME,
         cpu_time: Callable[[], float] = time.thread_time,
+        path: ForcedPath | None = None,
     ) -> None:
-        self.compiled = compiled
+        self.compiled, self._path = compiled, path
         self._wall_time = self._clock = wall_time
         self._cpu_time = cpu_time
         self._num_slow = 0
@@ -61,8 +64,25 @@ class GrammarMatcher:
         """Some token or mask took too long: looking ahead would take as long again."""
         return self._num_slow > 0
 
+    @property
+    def known_token(self) -> int:
+        """The token that must follow, where its mask is known from another request; else a negative number."""
+        return UNKNOWN if self._path is None else self._path.token
+
+    @property
+    def can_learn(self) -> bool:
+        """The next mask is one that other requests can use."""
+        return self._path is not None and self._path.token == UNKNOWN
+
+    def learn(self, token_id: int) -> None:
+        """Keep for others that the mask allows this token alone, or ``SEVERAL``."""
+        if self._path is not None and not self.compiled.is_error():
+            self._path.learn(token_id)
+
     def forced(self) -> list[int]:
         """Tokens that follow whatever the model draws, as the tokenizer cuts the text; none where there is a choice."""
+        if self._path is not None and self._path.token != UNKNOWN:
+            return [] if self._path.token == SEVERAL else self._path.ahead()
         return list(self.compiled.deep_copy().compute_ff_tokens())
 
     def num_allowed(self, token_ids: Sequence[int]) -> int:
@@ -72,11 +92,12 @@ class GrammarMatcher:
     def after(self, token_ids: Sequence[int]) -> list[GrammarMatcher]:
         """States after one of the tokens, after two, and so on, as far as they may follow."""
         states: list[GrammarMatcher] = []
-        copy = self.compiled.deep_copy()
+        copy, path = self.compiled.deep_copy(), self._path
         for token_id in token_ids:
             if not copy.consume_token(token_id) or copy.is_error() or copy.is_stopped():
                 break
-            states.append(GrammarMatcher(copy, self._wall_time, self._cpu_time))
+            path = path and path.after(token_id)
+            states.append(GrammarMatcher(copy, self._wall_time, self._cpu_time, path))
             copy = copy.deep_copy()
         return states
 
@@ -90,7 +111,10 @@ class GrammarMatcher:
         # a matcher in error takes end tokens without complaint
         if not self.compiled.consume_token(token_id) or self.compiled.is_error():
             raise BadRequest(f"the grammar cannot go on: {brief_error(self.compiled)}", param="grammar")
-        self._note(self._clock() - begin > SLOW_S)
+        if self._clock() - begin > SLOW_S:
+            self._note_slow()
+        if self._path is not None:
+            self._path = self._path.after(token_id)
         if self._num_slow > MAX_SLOW_TOKENS:
             raise BadRequest("the grammar cannot go on: it is ambiguous and takes too long", param="grammar")
 
@@ -98,15 +122,17 @@ class GrammarMatcher:
         """Fill the mask of the next token, ``size`` bytes in memory, watching the time; any thread, one at a time."""
         begin = self._clock()
         self.compiled.unsafe_compute_mask_ptr(address, size)
-        self._note(self._clock() - begin > SLOW_MASK_S)
+        if self._clock() - begin > SLOW_MASK_S:
+            self._note_slow()
 
-    def _note(self, took_too_long: bool) -> None:
+    def _note_slow(self) -> None:
         """Count what took too long by CPU time; the first such time by the other clock begins the count."""
-        if took_too_long:
-            self._num_slow += self._clock is self._cpu_time
-            self._clock = self._cpu_time
+        self._num_slow += self._clock is self._cpu_time
+        self._clock = self._cpu_time
 
     def replay(self, token_ids: Sequence[int]) -> None:
         """Advance by the tokens of earlier attempts; raises like ``accept``."""
+        if token_ids:
+            self._path = None
         if token_ids and not self.compiled.consume_tokens(list(token_ids)):
             raise BadRequest("the grammar does not allow the tokens emitted so far", param="choices")

@@ -21,7 +21,11 @@ class RequestGrammars:
 
     def __init__(self, info: RunnerInfo, config: SchedulerConfig, clock: Clock) -> None:
         self._compiler = GrammarCompiler(
-            info.model_path, info.vocab_size, info.eos_token_ids, config.max_compiled_grammars
+            info.model_path,
+            info.vocab_size,
+            info.eos_token_ids,
+            config.max_compiled_grammars,
+            shares_forced=config.switches.shared_forced_tokens,
         )
         is_parallel = config.switches.parallel_grammar_masks
         is_parallel = info.overlap if is_parallel is None else is_parallel

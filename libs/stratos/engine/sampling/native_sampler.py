@@ -95,7 +95,9 @@ class NativeSampler(Sampler):
             return self._greedy(logits)
         logits = logits.contiguous()
         assert (logits.dtype, *logits.shape) == (torch.float32, len(specs), self._vocab_size)
-        rows, held = (SampleRow * len(specs))(), list[Any]()
+        rows, masks = (SampleRow * len(specs))(), masks or {}
+        block, addresses = self._lay_out(masks)
+        held: list[Any] = [block]
         top_logprobs, top_ids = self._top_arrays(specs)
         first, row_bytes = logits.data_ptr(), logits.stride(0) * logits.element_size()
         for index, spec in enumerate(specs):
@@ -103,9 +105,11 @@ class NativeSampler(Sampler):
             rows[index] = part.row
             row = rows[index]
             row.logits = first + index * row_bytes
+            if index in addresses:
+                row.allowed = addresses[index]
             if part.row.num_top > 0:
                 row.top_logprobs, row.top_ids = top_logprobs[index].ctypes.data, top_ids[index].ctypes.data
-            self._fill(row, spec, part, masks.get(index) if masks else None, held)
+            self._fill(row, spec, part, masks.get(index), held)
             if spec.params.has_penalties:
                 seen = self._seen.of(spec, len(specs))
                 row.num_seen, row.seen_ids, row.counts = len(seen), seen.ids.ctypes.data, seen.counts.ctypes.data
@@ -137,14 +141,20 @@ class NativeSampler(Sampler):
             array = np.array(banned, dtype=np.int64)
             row.num_banned, row.banned = len(banned), array.ctypes.data
             held.append(array)
-        if mask is not None:
-            allowed = np.ascontiguousarray(mask[: self._num_words])
-            if part.allowed is not None:
-                allowed = allowed & part.allowed
+        if mask is not None and part.allowed is not None:
+            allowed = mask[: self._num_words] & part.allowed
             row.allowed = allowed.ctypes.data
             held.append(allowed)
         if (mark := spec.params.watermark) is not None:
             row.mark_low, row.mark_high = list_key(mark, context_of(spec, mark))
+
+    def _lay_out(self, masks: Mapping[int, TokenMask]) -> tuple[Any, dict[int, int]]:
+        """Masks in one block, whose address is asked for once, as that takes longer than a copy; addresses by row."""
+        block = np.empty((len(masks), self._num_words), dtype=np.int32)
+        for own, mask in zip(block, masks.values(), strict=True):
+            own[:] = mask[: self._num_words]
+        first, size = block.ctypes.data, block.shape[1] * block.itemsize
+        return block, {index: first + place * size for place, index in enumerate(masks)}
 
     def _top_arrays(self, specs: Sequence[SampleSpec]) -> tuple[Any, Any]:
         """Room for the most likely tokens of each row."""

@@ -2,5 +2,5 @@
 
 Read in this order: ``endpoint`` (all of it, for every route), ``request`` (the record), ``chain`` (several models),
 ``contract`` (steps, sources), ``output`` (an answer as it comes), ``sending`` (as a stream, or whole), ``edge`` (key
-and place), ``draft`` (what is left for the ledger), ``bugs``.
+and place), ``draft`` (what is left for the ledger), ``bugs``, ``finished``.
 """

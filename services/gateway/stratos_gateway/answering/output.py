@@ -103,6 +103,24 @@ class ChunkOutput(Output, Chunks):
         """These have been written to the client."""
 
 
+class AnswerCheck(Protocol):
+    """A look at an answer before its client is told of its end."""
+
+    def add(self, choice: int, text: str) -> None:
+        """Take a piece of text of a choice that goes on."""
+
+    def require(self, chunks: Iterable[ChoiceChunk]) -> None:
+        """Take what is new, before the client is told.
+
+        Raises:
+            StratosError: a choice has ended by itself, now or before, and is not what was asked for.
+        """
+
+    def passes(self, chunks: Iterable[ChoiceChunk]) -> bool:
+        """The same, without raising."""
+        ...
+
+
 async def collected(chunks: Chunks) -> list[ChoiceChunk]:
     """All chunks of an output, one a choice; raises like ``news``."""
     found: list[ChoiceChunk] = []

@@ -20,7 +20,7 @@ from stratos.core.requests.terms import RequestTerms
 from stratos.core.tenant import Tenant
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.access.concurrency import Place
-from stratos_gateway.answering.output import ChunkOutput, Chunks, Output
+from stratos_gateway.answering.output import AnswerCheck, ChunkOutput, Chunks, Output
 from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.http.exchange import Exchange
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
@@ -121,6 +121,8 @@ class PreparedGeneration(Prepared):
     """``None`` where no other answer can go on behind this one."""
     continued: ContinuationState | None = None
     """The earlier answer that this one goes on from."""
+    check: AnswerCheck | None = None
+    """Looks at its end whether it obeys; ``None`` where nothing is to."""
 
     @property
     def ignored(self) -> Sequence[str]:

@@ -51,6 +51,8 @@ class ChunkSender:
         self, request: ClientRequest[PreparedGeneration], output: ChunkOutput, chunks: Chunks
     ) -> None:
         found = await chunks.finish()
+        if (check := request.prepared.check) is not None:
+            check.require(found)
         request.note_sent(replace(chunk) for chunk in found)
         response = OrjsonResponse(request.prepared.renderer.body(found, output.usage))
         if request.stream_id:
@@ -67,7 +69,7 @@ class ChunkSender:
 
         Where another source follows, its answer goes on in the stream that comments have begun.
         """
-        stream, renderer = request.exchange.stream, request.prepared.renderer
+        stream, renderer, check = request.exchange.stream, request.prepared.renderer, request.prepared.check
         assert stream is not None, "opened around the sources"
 
         def confirm(fresh: list[ChoiceChunk]) -> None:
@@ -80,6 +82,8 @@ class ChunkSender:
             if not stream.can_write_now:
                 return False
             fresh = take()
+            if check is not None and not check.passes(fresh):
+                return True  # the task that waits for what follows tells it
             if not request.has_answered:
                 request.begin_answer(output)  # comments may have begun the stream before
             stream.write_now(renderer.stream_part(fresh))
@@ -92,15 +96,21 @@ class ChunkSender:
             part = renderer.token_part(token_id, text)
             if part:
                 stream.write_now(part)
+            if part is not None and check is not None:
+                check.add(0, text)
             return part is not None
 
         if chunks is output:
             output.send_now, output.send_token = send_now, send_token
         try:
             while fresh := await chunks.news():
+                if check is not None:
+                    check.require(fresh)
                 request.begin_answer(output)
                 await stream.write(renderer.stream_part(fresh))
                 confirm(fresh)
+            if check is not None:
+                check.require(())
             await request.prepared.keep(output.usage)
             last = renderer.stream_end(output.usage)
         except StratosError as error:

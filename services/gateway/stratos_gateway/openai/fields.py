@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -230,6 +231,8 @@ class WantedGrammar:
 
     spec: GrammarSpec
     param: str
+    content: Mapping[str, Any] | None = None
+    """Schema of the answer's text, where ``spec`` is the grammar of more than that."""
     told: str | None = None
     """Kind as receipts tell it, where that is not the kind of ``spec``; empty for one that was not asked for."""
 
@@ -237,6 +240,11 @@ class WantedGrammar:
     def kind(self) -> str:
         """Kind as receipts tell it."""
         return self.spec.kind if self.told is None else self.told
+
+    @property
+    def schema(self) -> Mapping[str, Any] | None:
+        """Schema that the answer's text obeys, where one was asked for."""
+        return json.loads(self.spec.text) if self.spec.kind is GrammarKind.JSON_SCHEMA else self.content
 
 
 def take_grammar(fields: Fields) -> WantedGrammar | None:

@@ -16,9 +16,11 @@ from stratos.text.output.call_grammar import (
     is_enforced,
 )
 from stratos.text.output.parser import OutputShape
+from stratos_gateway.answering.finished import FinishedCheck, Obligations
 from stratos_gateway.models.grammar_check import GrammarCheck
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.fields import WantedGrammar
+from stratos_gateway.openai.rendering import Answer
 from stratos_gateway.openai.requests import Conversation, GenerationBody
 from stratos_gateway.preparation.output_shape import special_ids, unheard
 
@@ -53,8 +55,25 @@ async def enforce(
             await model.grammars.check(wanted.spec, wanted.param, tenant)
         await _find_reason(model.grammars, use, tenant)
         raise
-    grammar = WantedGrammar(spec, param, _told(use, has_content=wanted is not None))
+    grammar = WantedGrammar(spec, param, content, _told(use, has_content=wanted is not None))
     return replace(body, options=replace(body.options, grammar=grammar)), shape
+
+
+def finished_check(answer: Answer, body: GenerationBody, *, is_part: bool) -> FinishedCheck | None:
+    """The look at the end of an answer whether it obeys.
+
+    Args:
+        answer: that is checked.
+        body: with the grammar of the whole output.
+        is_part: it is the rest of an earlier one, whose text is known only where something is looked for in it.
+    """
+    grammar = body.options.grammar
+    if grammar is None or (is_part and answer.shape is None):
+        return None
+    [first, *_] = body.prompts
+    use = first.tools if isinstance(first, Conversation) and is_enforced(first.tools) else None
+    content = grammar.schema
+    return None if content is None and use is None else FinishedCheck(answer, Obligations(content=content, use=use))
 
 
 def _told(use: ToolUse, *, has_content: bool) -> str | None:

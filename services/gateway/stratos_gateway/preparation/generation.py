@@ -45,7 +45,7 @@ from stratos_gateway.preparation.breakpoints import pin_terms, with_breakpoints
 from stratos_gateway.preparation.counts import check_counts, num_token_ids, off_loop
 from stratos_gateway.preparation.dialects import Dialect
 from stratos_gateway.preparation.encoding import encode_prompts
-from stratos_gateway.preparation.enforcement import enforce
+from stratos_gateway.preparation.enforcement import enforce, finished_check
 from stratos_gateway.preparation.options import check_request, open_ends, sampling_params
 from stratos_gateway.preparation.output_shape import output_shape, special_ids, tool_mode
 from stratos_gateway.responses.state import Responses
@@ -232,7 +232,8 @@ class GenerationPreparer:
         tools, dialect, parsed = self._tools, self._dialect, checked.parsed
         options, specs, served = parsed.options, self._specs(checked, identity), checked.target.served
         shown = checked.texts if checked.continued is None else ()  # prompts are echoed once
-        renderer = dialect.render(self._answer(checked, identity, specs), served.tokenizer, parsed, shown)
+        answer = self._answer(checked, identity, specs)
+        renderer = dialect.render(answer, served.tokenizer, parsed, shown)
         return PreparedGeneration(
             model=options.model,
             operation=dialect.operation,
@@ -254,6 +255,7 @@ class GenerationPreparer:
             revised=lambda body, revision: self.prepare(body, checked.tenant, checked.trace, revision),
             token_of=partial(self._token_of, checked, identity, specs) if any(s.open_ends for s in specs) else None,
             continued=checked.continued,
+            check=finished_check(answer, parsed, is_part=checked.continued is not None),
         )
 
     def _token_of(

@@ -130,12 +130,14 @@ def alone() -> dict[tuple[str, int], list[int]]:
     return together
 
 
-@pytest.mark.parametrize("is_parallel", [True, False])
-def test_a_batch_changes_nothing(alone: dict[Any, list[int]], is_parallel: bool) -> None:
-    batch = make_core(BASE_MODEL, kv_pool_bytes=8 << 20, parallel_grammar_masks=is_parallel)
-    outcomes = run(batch, *requests_of_all_kinds())
-    assert not outcomes.errors
-    assert {key: outcome.ids for key, outcome in outcomes.choices.items()} == alone
+@pytest.mark.parametrize(("is_parallel", "is_shared"), [(True, True), (False, True), (False, False)])
+def test_a_batch_changes_nothing(alone: dict[Any, list[int]], is_parallel: bool, is_shared: bool) -> None:
+    switches = {"parallel_grammar_masks": is_parallel, "shared_forced_tokens": is_shared}
+    batch = make_core(BASE_MODEL, kv_pool_bytes=8 << 20, **switches)
+    for _ in range(2):
+        outcomes = run(batch, *requests_of_all_kinds())
+        assert not outcomes.errors
+        assert {key: outcome.ids for key, outcome in outcomes.choices.items()} == alone
 
 
 def test_preemption_happens_and_keeps_the_grammar(alone: dict[Any, list[int]]) -> None:

@@ -6,7 +6,7 @@ without a culprit that joins in the middle, over a real model, with no step ahea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -232,9 +232,9 @@ def test_a_grammar_that_fails_ends_its_request_alone(
     grammar = GrammarSpec(GrammarKind.REGEX, r"[0-9]{3}-[a-f]{2,4}")
     original = MaskFiller.fill_batch
 
-    def fill(self: MaskFiller, batch: list[GrammarMatcher], rows: Any) -> None:
+    def fill(self: MaskFiller, batch: Mapping[int, GrammarMatcher], rows: Any) -> None:
         # llguidance's threads take its own matchers only
-        is_poisoned = any(isinstance(matcher.compiled, FailingMatcher) for matcher in batch)
+        is_poisoned = any(isinstance(matcher.compiled, FailingMatcher) for matcher in batch.values())
         fill_each(batch, rows) if is_poisoned else original(self, batch, rows)
 
     matchers_of = RequestGrammars.matchers

@@ -99,7 +99,7 @@ def rendered(**fields: Any) -> Any:
     async def keep(usage: object) -> None: ...
 
     renderer, options = SimpleNamespace(body=lambda chunks, usage: {}), SimpleNamespace(stream=False)
-    return SimpleNamespace(renderer=renderer, options=options, keep=keep, num_tokens=1, **fields)
+    return SimpleNamespace(renderer=renderer, options=options, keep=keep, num_tokens=1, check=None, **fields)
 
 
 async def answer_vectors(request: ClientRequest[Any]) -> None:

@@ -112,7 +112,7 @@ class Preparer:
             raise ModelNotFound("no such model")
         return SimpleNamespace(
             options=SimpleNamespace(stream=self._stream), renderer=Renderer(), describe=lambda exchange: None,
-            refusal=lambda: None, num_tokens=1000, num_sequences=1, base_model="base",
+            check=None, refusal=lambda: None, num_tokens=1000, num_sequences=1, base_model="base",
         )  # fmt: skip
 
 
