@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
+import functools
 import importlib
 import inspect
 import json
@@ -32,6 +33,7 @@ BEGIN, END = "<!-- settings: begin, made by scripts/docs/document_settings.py --
 SERVICES = ("gateway", "router", "prefill_worker", "decode_worker", "lora_registry", "autoscaler")
 
 
+@functools.cache
 def docstrings(cls: type[Any]) -> dict[str, str]:
     """Field -> the docstring below it, own fields only."""
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body

@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-MAX_PAUSE_S = 0.25
+MAX_PAUSE_S, REST = 0.25, 9
+"""At most a tenth of a processor looks: what is waited for needs it, and a look costs those that are asked, too."""
 
 
 async def eventually(
@@ -62,5 +63,5 @@ def wait_until(condition: Callable[[], Any], what: str = "the condition", *, tim
 
 
 def _pause_s(begun: float, at_least_s: float) -> float:
-    """Three times as long as looking took: what is waited for needs the processor that looking takes."""
-    return max(at_least_s, min(3 * (time.monotonic() - begun), MAX_PAUSE_S))
+    """``REST`` times as long as looking took."""
+    return max(at_least_s, min(REST * (time.monotonic() - begun), MAX_PAUSE_S))

@@ -18,6 +18,8 @@ SECONDS = 10.0
 PACE = 32
 """Requests a second that the workers' slots take at most."""
 
+NUM_ROUTERS = [1, pytest.param(2, marks=pytest.mark.slow), 3]
+
 
 def jain(counts: Sequence[int]) -> float:
     return sum(counts) ** 2 / (len(counts) * sum(count**2 for count in counts))
@@ -27,7 +29,7 @@ def total(served: Counter[str], clients: Sequence[Client]) -> int:
     return sum(served[client.tenant] for client in clients)
 
 
-@pytest.mark.parametrize("num_routers", [1, 2, 3])
+@pytest.mark.parametrize("num_routers", NUM_ROUTERS)
 def test_a_lower_class_gets_nothing_while_a_higher_one_waits(num_routers: int) -> None:
     served = RouterFleet(num_routers, [*PREMIUM, *BATCH]).run(SECONDS).served
     assert total(served, BATCH) == 0
@@ -35,14 +37,14 @@ def test_a_lower_class_gets_nothing_while_a_higher_one_waits(num_routers: int) -
     assert jain([served[client.tenant] for client in PREMIUM]) >= 0.99
 
 
-@pytest.mark.parametrize("num_routers", [1, 2, 3])
+@pytest.mark.parametrize("num_routers", NUM_ROUTERS)
 def test_backlogged_tenants_of_a_class_get_the_same(num_routers: int) -> None:
     seen = RouterFleet(num_routers, EQUAL).run(SECONDS)
     assert jain([seen.served[client.tenant] for client in EQUAL]) >= 0.99
     assert not seen.refused
 
 
-@pytest.mark.parametrize("num_routers", [1, 2, 3])
+@pytest.mark.parametrize("num_routers", NUM_ROUTERS)
 def test_weights_hold(num_routers: int) -> None:
     heavy = [Client(f"h{i}", weight=4) for i in range(5)]
     light = [Client(f"l{i}") for i in range(5)]

@@ -9,6 +9,7 @@ from stratos.core.requests.records import RequestKey
 from stratos.engine.contract.kept_tables import KeptTables
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
+from tests.support.examples import examples
 from tests.support.worlds.engine_driver import CROWDED, Run, assert_at_rest, drained_tokens, expected, make_request
 from tests.support.worlds.engine_settings import scheduler_config
 
@@ -71,7 +72,7 @@ def test_the_block_that_is_not_full_is_copied_once_per_sibling(overlap, length):
 def test_forks_copy_before_they_write_in_any_schedule(overlap):
     """Crowded pools of both tiers: choices are preempted, swapped, restored and aborted around their forks."""
     seen = Counter()
-    for seed in range(60):
+    for seed in range(examples(60)):
         draw = random.Random(seed)
         engine, runner = make_engine(
             overlap, num_blocks=draw.choice([10, 12, 16]), num_host_blocks=draw.choice([0, 4, 40])

@@ -195,6 +195,7 @@ def make_core_of(path: Path, **streaming: int) -> EngineCore:
     return make_core(path, kv_pool_bytes=32 << 20, runner=runner, kv_watermark=1.0, default_output_tokens=1)
 
 
+@pytest.mark.slow  # seconds; that the rule is the paper's is tested above
 def test_perplexity_stays_where_it_is_past_the_context_of_the_model() -> None:
     """Tokens 4100 to 4700 of a model made for 4096: no worse than in the middle of the text by the model's own rule.
 

@@ -20,6 +20,7 @@ from stratos.core.requests.watermark import Watermark
 from stratos.engine.contract.plan import ALL_BANNED, NON_FINITE, SampleSpec
 from stratos.engine.sampling.native_sampler import NativeSampler
 from stratos.engine.sampling.sampler import Sampled, Sampler
+from tests.support.examples import examples
 from tests.support.reference.exact_traces import generated
 from tests.support.reference.native_kernels import NATIVE_SETS, native_library
 from tests.support.reference.tiny_models import save_tiny
@@ -147,7 +148,7 @@ def assert_equal_logprobs(found: PositionLogprobs, expected: PositionLogprobs, r
 @pytest.mark.parametrize("vocab", [1, 5, 63, 97, 1000, 5003])
 def test_tokens_are_those_of_the_portable_sampler(vocab: int) -> None:
     rng = random.Random(vocab)
-    for _ in range(90):
+    for _ in range(examples(90)):
         logits, specs, masks = random_batch(rng, vocab)
         before, expected = logits.clone(), portable(vocab).sample(logits, specs, masks)
         for name in NATIVE_SETS:

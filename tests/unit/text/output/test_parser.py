@@ -21,7 +21,7 @@ from tests.support.examples import IS_THOROUGH, examples
 from tests.support.reference.call_transcripts import TRANSCRIPTS, CallTranscript
 from tests.support.reference.output_events import calls_of, events_of, text_of
 
-NEAR, COARSE = (10**9, 1) if IS_THOROUGH else (15, 31)
+NEAR, COARSE = (10**9, 1) if IS_THOROUGH else (15, 97)
 """Two cuts within one mark, of at most 16 letters, are no further apart; others have the second at some places alone.
 A thorough run has all."""
 TAGS = ReasoningTags("<think>", "</think>")

@@ -108,7 +108,7 @@ def portable(model_path: Path) -> Tokens:
     return generate(TorchRunner.load(config(model_path, native_kernels=False, exact=False)), 0)
 
 
-@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("overlap", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_tokens_are_those_of_the_portable_runner(model_path: Path, overlap: bool, portable: Tokens) -> None:
     gpu = captured(model_path, 8)
     assert len(portable) == len(PARAMS)
@@ -117,6 +117,7 @@ def test_tokens_are_those_of_the_portable_runner(model_path: Path, overlap: bool
     assert set(gpu.decoding.captured) == {1, 2, 4, 8}
 
 
+@pytest.mark.slow  # tests/unit/engine/memory swaps on the runner that this one inherits it from
 def test_swapped_sequences_go_on_with_their_own_kv(model_path: Path, portable: Tokens) -> None:
     block_bytes = 4 * 2 * 10 * 4
     crowded = {"kv_watermark": 1.0, "admission_counts_budgets": False, "default_output_tokens": 1}
@@ -144,7 +145,7 @@ def test_blocks_that_left_a_window_are_released_from_tables_of_the_device(tmp_pa
     assert generate(CudaRunner.load(config(tmp_path), DEVICE), 1) == portable
 
 
-@pytest.mark.parametrize(("overlap", "is_sorted"), [(True, True), (False, False)])
+@pytest.mark.parametrize(("overlap", "is_sorted"), [(True, True), pytest.param(False, False, marks=pytest.mark.slow)])
 def test_adapters_mix_with_the_base_model_in_every_step(
     tmp_path: Path, model_path: Path, overlap: bool, is_sorted: bool
 ) -> None:
