@@ -89,12 +89,14 @@ def _answers(sample: Sample) -> Iterator[dict[str, Any]]:
 
 
 def _events(dialect: Dialect) -> Iterator[dict[str, Any]]:
-    """Events of whole streams, and of one that fails."""
+    """Events of whole streams, of one that is silent, and of one that fails."""
     for sample in samples(dialect):
         renderer = sample.renderer()
         yield from _read(b"".join(renderer.stream_part([chunk]) for chunk in sample.chunks(is_stream=True)))
         yield from _read(renderer.stream_end(USAGE))
-    yield from _read(next(samples(dialect)).renderer().stream_failure(Internal("broken")))
+    renderer = next(samples(dialect)).renderer()
+    yield from _read(renderer.keep_alive)
+    yield from _read(renderer.stream_failure(Internal("broken")))
 
 
 def _read(stream: bytes) -> Iterator[dict[str, Any]]:

@@ -26,7 +26,9 @@ LEFT_OUT = (
         "it wants another answer the second time: chance, where a model follows no requests",
     ),
     (
-        re.compile(r"::(test_chat_with_input_type|test_cancel_completed|.*echo_and_continue.*|.*root_path.*)(\[|$)"),
+        re.compile(
+            r"::(test_chat_with_input_type|test_cancel_completed|test_background|.*echo_and_continue.*|.*root_path.*)(\[|$)"
+        ),
         "its answer has to end by itself: chance with this model",
     ),
 )

@@ -51,9 +51,10 @@ def faults(rows: Sequence[Row], reasons: Mapping[str, str], *, is_whole: bool) -
     Args:
         rows: of a run.
         reasons: of the project.
-        is_whole: all tests ran on both sides, so a reason that no test has is one too many.
+        is_whole: all tests ran on both sides, so a reason that no test has is one too many, and a test that has not run
+            here has failed.
     """
-    failed = [row["test"] for row in rows if row["verdict"] == "here"]
+    failed = [r["test"] for r in rows if r["verdict"] == "here" and (is_whole or r["ours"] != "not run")]
     held = {reason_name(test, reasons) for test in failed}
     found = [f"{test} fails here alone, without a reason" for test in failed if not reason_name(test, reasons)]
     met = {reason_name(row["test"], reasons) for row in rows if "not run" not in (row["vllm"], row["ours"])}

@@ -70,7 +70,7 @@ class TemplateUse:
     values: Mapping[str, Any] = field(default_factory=dict)
     """Values that the template reads besides the messages, as ``enable_thinking``."""
     adds_special: bool = False
-    """Special tokens of the tokenizer are added to the rendered text, as to a plain one."""
+    """Ids of what it renders get the tokenizer's special tokens, too, as those of a plain text do."""
 
 
 PLAIN_USE = TemplateUse()

@@ -51,6 +51,9 @@ def test_a_failure_without_a_reason_is_a_fault_and_so_is_a_reason_without_one(ou
 def test_a_part_of_the_tests_says_nothing_of_the_others_reasons() -> None:
     rows = compare(outcomes(two="passed"), outcomes(two="failed"), REASONS)
     assert faults(rows, REASONS, is_whole=False) == []
+    unrun = compare(outcomes(other="passed"), {}, REASONS)
+    assert faults(unrun, {}, is_whole=False) == []
+    assert faults(unrun, {}, is_whole=True) == ["ab.py::two fails here alone, without a reason"]
     assert faults(rows, REASONS, is_whole=True) == ["a.py::one[x] has a reason and does not fail here alone"]
 
 

@@ -25,10 +25,11 @@ def finite(logprob: float) -> float:
 
 
 def by_token_id(entries: Sequence[PositionLogprobs], num_top: int, tokenizer: Tokenizer) -> list[dict[str, Any] | None]:
-    """vLLM's ``prompt_logprobs``: per prompt token null or a map from token id to logprob, rank and text."""
+    """vLLM's ``prompt_logprobs``: per prompt token null or a map from token id to logprob, rank and text, which begins
+    with the token itself."""
     body: list[dict[str, Any] | None] = [None]
     for entry in entries:
-        candidates = {token.token_id: token for token in (*entry.top[:num_top], entry.sampled)}
+        candidates = {token.token_id: token for token in (entry.sampled, *entry.top[:num_top])}
         body.append(
             {
                 str(token.token_id): {
@@ -70,6 +71,7 @@ def legacy(
 
 
 def top_by_text(entry: PositionLogprobs, num_top: int, name: TokenName) -> dict[str, float]:
-    """OpenAI's legacy map from the text of the most likely tokens, and of the token itself, to logprobs."""
-    tokens = (*entry.top[:num_top], entry.sampled)
+    """OpenAI's legacy map from the text of the token itself, and of the most likely ones, to logprobs; clients of vLLM
+    read its first key as the token."""
+    tokens = (entry.sampled, *entry.top[:num_top])
     return {name(token.token_id): finite(token.logprob) for token in tokens}

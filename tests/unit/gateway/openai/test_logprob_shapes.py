@@ -108,7 +108,7 @@ def test_completions_mark_parts_of_characters_and_tell_offsets() -> None:
     assert raw.encode().decode("unicode_escape").encode("latin-1").decode() == "\U0001f600"
     for token, offset in zip(logprobs.tokens[:-1], logprobs.text_offset, strict=False):
         assert token.startswith("bytes:") or TEXT[offset:].startswith(token)
-    assert all(logprobs.tokens[i] in top for i, top in enumerate(logprobs.top_logprobs)), "the token itself is listed"
+    assert [next(iter(top)) for top in logprobs.top_logprobs] == logprobs.tokens, "the token itself comes first"
     assert len(logprobs.tokens) == len(logprobs.token_logprobs or ()) == len(logprobs.top_logprobs)
 
 

@@ -48,7 +48,7 @@ def test_events_are_told_by_their_types() -> None:
     schemas = event_schemas()
     kinds = {one["properties"]["type"]["const"] for one in schemas["/v1/responses"]["anyOf"]}
     assert {"response.created", "response.output_text.delta", "response.completed", "response.failed"} <= kinds
-    assert {"message_start", "message_stop"} <= {
+    assert {"message_start", "message_stop", "ping"} <= {
         one["properties"]["type"]["const"] for one in schemas["/v1/messages"]["anyOf"]
     }
     chat = schemas["/v1/chat/completions"]
