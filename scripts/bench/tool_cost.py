@@ -154,7 +154,7 @@ if __name__ == "__main__":
     run_bench(
         __doc__,
         bench,
-        flag("--rounds", type=int, default=9),
+        flag("--rounds", type=int, default=25),
         flag("--tokens", type=int, default=48, help="of each stream"),
         flag("--chunk-us", type=float, default=44.0, help="CPU of a whole chunk of text at a gateway, as measured"),
     )

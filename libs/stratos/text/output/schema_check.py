@@ -22,8 +22,8 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
     "boolean": (bool,),
     "null": (type(None),),
-    "number": (int, float),
-    "integer": (int, float),
+    "number": (int, float, Decimal),
+    "integer": (int, float, Decimal),
 }
 
 
@@ -38,7 +38,7 @@ class _TooMuch(Exception):
 def breach_of_text(text: str, schema: Schema) -> str | None:
     """The keyword that a JSON text breaks, "JSON" where it is none; ``None`` where it obeys, or nothing can be said."""
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_float=Decimal, parse_constant=_refuse)
     except ValueError:
         return "JSON"
     except RecursionError:
@@ -132,8 +132,8 @@ def _own_breach(value: object, schema: Mapping[str, Any]) -> str | None:
         return _size_breach(len(value), schema, "minItems", "maxItems")
     if isinstance(value, str):
         return _size_breach(len(value), schema, "minLength", "maxLength")
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return _number_breach(value, schema)
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        return _number_breach(_exact(value), schema)
     return None
 
 
@@ -143,7 +143,7 @@ def _is_kind(value: object, kind: object) -> bool:
         return True
     if isinstance(value, bool) and kind != "boolean":
         return False
-    return isinstance(value, _TYPES[kind]) and not (kind == "integer" and value != value // 1)  # type: ignore[operator]
+    return isinstance(value, _TYPES[kind]) and (kind != "integer" or _exact(value) % 1 == 0)
 
 
 def _equal(value: object, other: object) -> bool:
@@ -154,7 +154,14 @@ def _equal(value: object, other: object) -> bool:
         return value.keys() == other.keys() and all(_equal(one, other[name]) for name, one in value.items())
     if isinstance(value, list) and isinstance(other, list):
         return len(value) == len(other) and all(map(_equal, value, other))
+    if isinstance(value, int | float | Decimal) and isinstance(other, int | float | Decimal):
+        return _exact(value) == _exact(other)
     return value == other
+
+
+def _exact(value: Any) -> Decimal:
+    """A number as it was written: 0.3 is a multiple of 0.1, and many nines are less than 1, which no float says."""
+    return value if isinstance(value, Decimal) else Decimal(repr(value))
 
 
 def _size_breach(size: int, schema: Mapping[str, Any], least: str, most: str) -> str | None:
@@ -163,23 +170,17 @@ def _size_breach(size: int, schema: Mapping[str, Any], least: str, most: str) ->
     return most if most in schema and size > schema[most] else None
 
 
-def _number_breach(value: float, schema: Mapping[str, Any]) -> str | None:
-    if "minimum" in schema and value < schema["minimum"]:
+def _number_breach(value: Decimal, schema: Mapping[str, Any]) -> str | None:
+    if "minimum" in schema and value < _exact(schema["minimum"]):
         return "minimum"
-    if "maximum" in schema and value > schema["maximum"]:
+    if "maximum" in schema and value > _exact(schema["maximum"]):
         return "maximum"
-    if "exclusiveMinimum" in schema and value <= schema["exclusiveMinimum"]:
+    if "exclusiveMinimum" in schema and value <= _exact(schema["exclusiveMinimum"]):
         return "exclusiveMinimum"
-    if "exclusiveMaximum" in schema and value >= schema["exclusiveMaximum"]:
+    if "exclusiveMaximum" in schema and value >= _exact(schema["exclusiveMaximum"]):
         return "exclusiveMaximum"
     step = schema.get("multipleOf")
-    if not step:
-        return None
-    if isinstance(value, int) and isinstance(step, int):
-        return "multipleOf" if value % step else None
-    # 0.3 is a multiple of 0.1, and no float says so
-    quotient = Decimal(repr(value)) / Decimal(repr(step))
-    return None if quotient == quotient.to_integral_value() else "multipleOf"
+    return "multipleOf" if step and value % _exact(step) else None
 
 
 def _fields(value: Mapping[str, object], schema: Mapping[str, Any]) -> Iterator[tuple[object, Schema]]:

@@ -11,8 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stratos.core.requests.grammar import schema_grammar
+from stratos.engine.grammar.matcher import GrammarMatcher
+from stratos.text.grammar import compile_grammar
 from stratos.text.output.schema_check import MAX_CHECKS, breach, breach_of_text
 from tests.support.examples import examples
+from tests.support.reference.call_matchers import grammar_tokenizer, random_output
 
 VALUES: list[Any] = [
     None,
@@ -102,6 +106,39 @@ def test_nested_schemas_are_looked_at_at_every_level(value: Any, schemas: list[A
 @pytest.mark.parametrize("text", ["", "{", '{"a": 1} x', "NaN", "[1, Infinity]", "'a'"])
 def test_what_is_no_json_obeys_nothing(text: str) -> None:
     assert breach_of_text(text, {}) == "JSON"
+
+
+def test_numbers_count_as_they_are_written() -> None:
+    assert breach_of_text("0." + "9" * 40, {"exclusiveMaximum": 1}) is None
+    assert breach_of_text("1.0", {"type": "integer", "const": 1, "exclusiveMaximum": 1}) == "exclusiveMaximum"
+    assert breach_of_text("0.1", {"enum": [0.1]}) is None
+    assert breach_of_text("0.30", {"multipleOf": 0.1}) is None
+    assert breach_of_text("1e400", {"type": "number", "minimum": 5}) is None
+
+
+ENFORCED: list[Any] = [
+    {"type": "string", "minLength": 2, "maxLength": 5},
+    {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string", "maxLength": 4}], "items": False},
+    {"type": "number", "multipleOf": 0.1, "minimum": 0, "exclusiveMaximum": 3},
+    {"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 1, "maxProperties": 2},
+    {"type": ["integer", "string"], "minimum": 5, "maximum": 50, "minLength": 2, "maxLength": 4},
+    {"oneOf": [{"type": "string", "maxLength": 4}, {"type": "integer"}, {"type": "null"}]},
+    {"enum": [1, 1.5, "a", None, True, {"a": [1, 2.5]}, [], "größe\n"]},
+    {
+        "$ref": "#/$defs/n",
+        "$defs": {"n": {"anyOf": [{"type": "null"}, {"type": "array", "items": {"$ref": "#/$defs/n"}}]}},
+    },
+]
+
+
+@pytest.mark.parametrize("schema", ENFORCED, ids=json.dumps)
+def test_what_a_grammar_lets_through_obeys(schema: Any) -> None:
+    compiled, texts = compile_grammar(schema_grammar(schema, "schema"), grammar_tokenizer()), list[str]()
+    for seed in range(20):
+        text = random_output(GrammarMatcher(compiled.deep_copy()), seed)
+        texts += [] if text is None else [text]
+    assert len(texts) >= 5
+    assert {text: found for text in texts if (found := breach_of_text(text, schema)) is not None} == {}
 
 
 def test_a_check_that_branches_without_end_ends_without_a_verdict() -> None:
