@@ -52,6 +52,7 @@ def pytest_collection() -> None:
 def pytest_collection_finish() -> None:
     """Every full collection would look through all modules and tests, for most of a second."""
     gc.freeze()
+    gc.set_threshold(20_000, 10, 10)  # a test makes little, and a collection costs what the processor had cached
     gc.enable()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from stratos.calculators.memory.gpu_memory import RUNTIME, MemoryAsk, estimate_g
 from stratos.calculators.memory.kv import KvAsk, estimate_kv
 from stratos.calculators.memory.schemes import find_scheme
 from stratos.calculators.models.known import find_shape
+from stratos.calculators.models.shape import ModelShape
 from stratos.core.kv import KvGeometry
 from stratos.engine.kv_cache.window import make_window
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.sizing.case import Room, SizingCase
-from stratos.engine.sizing.need import DTYPE_BYTES, read_need
+from stratos.engine.sizing.need import DTYPE_BYTES, ModelNeed, read_need
 from stratos.engine.sizing.plan import plan_engine
 from tests.support.reference.tiny_models import FAMILIES, save_tiny
 from tests.support.worlds.plan_driver import load_runner
@@ -44,10 +46,20 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return path
 
 
+@cache
+def shape_of(folder: Path) -> ModelShape:
+    return find_shape(str(folder))
+
+
+@cache
+def need_of(folder: Path) -> ModelNeed:
+    return read_need(folder)
+
+
 @pytest.mark.parametrize("dtype", DTYPE_BYTES)
 def test_weights_are_those_that_the_engine_counts(folder: Path, dtype: str) -> None:
-    weights = weight_steps(find_shape(str(folder)), find_scheme(dtype))[-1].value
-    assert weights == read_need(folder).weight_bytes(dtype)
+    weights = weight_steps(shape_of(folder), find_scheme(dtype))[-1].value
+    assert weights == need_of(folder).weight_bytes(dtype)
 
 
 def test_weights_in_bytes_are_those_that_the_engine_counts(folder: Path) -> None:
@@ -55,7 +67,7 @@ def test_weights_in_bytes_are_those_that_the_engine_counts(folder: Path) -> None
         pytest.skip(
             "the engine keeps its experts as floats, and the calculator sizes them as a scheme would store them"
         )
-    weights = weight_steps(find_shape(str(folder)), find_scheme("int8"))[-1].value
+    weights = weight_steps(shape_of(folder), find_scheme("int8"))[-1].value
     assert weights == pytest.approx(read_need(folder, "int8").weight_bytes("bfloat16"), rel=1e-3)
 
 
@@ -74,8 +86,8 @@ def test_weights_in_groups_are_those_that_the_engine_counts(
 @pytest.mark.parametrize("kv_dtype", ["auto", "fp8"])
 @pytest.mark.parametrize("dtype", DTYPE_BYTES)
 def test_a_token_takes_what_the_engine_counts(folder: Path, dtype: str, kv_dtype: str) -> None:
-    sheet = estimate_kv(find_shape(str(folder)), KvAsk(weights=dtype, kv_dtype=kv_dtype))
-    assert sheet["token_bytes"] == read_need(folder).token_bytes(dtype, kv_dtype)
+    sheet = estimate_kv(shape_of(folder), KvAsk(weights=dtype, kv_dtype=kv_dtype))
+    assert sheet["token_bytes"] == need_of(folder).token_bytes(dtype, kv_dtype)
 
 
 def test_a_batch_takes_the_pages_that_the_engine_allocates(folder: Path) -> None:
@@ -87,15 +99,15 @@ def test_a_batch_takes_the_pages_that_the_engine_allocates(folder: Path) -> None
         blocks = min(blocks, window.max_blocks)
     pages = KvPages(geometry, BATCH * blocks, torch.float32, torch.device("cpu"))
     ask = KvAsk(weights="float32", batch=BATCH, seq_len=SEQ_LEN, block_size=BLOCK, step_tokens=6)
-    assert estimate_kv(find_shape(str(folder)), ask)["kv_bytes"] == pages.tensor.nbytes
+    assert estimate_kv(shape_of(folder), ask)["kv_bytes"] == pages.tensor.nbytes
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_all_parts_are_those_that_the_engine_plans_with(folder: Path, device: str) -> None:
     scheduler = SchedulerConfig(max_num_seqs=7).for_device(device)
     room = Room(is_gpu=device == "cuda", total_bytes=1 << 34, free_bytes=1 << 34)
-    case = SizingCase(need=read_need(folder), room=room, config=RunnerConfig(), scheduler=scheduler)
-    sheet = estimate_gpu_memory(find_shape(str(folder)), MemoryAsk(max_num_seqs=7, on_cpu=device == "cpu"))
+    case = SizingCase(need=need_of(folder), room=room, config=RunnerConfig(), scheduler=scheduler)
+    sheet = estimate_gpu_memory(shape_of(folder), MemoryAsk(max_num_seqs=7, on_cpu=device == "cpu"))
     parts = case.fixed_bytes("bfloat16")
     assert {"weights": sheet["weights_bytes"], RUNTIME: sheet["runtime_bytes"]} == parts
     assert sheet["total_bytes"] == sum(parts.values()) + sheet["kv_bytes"]
@@ -105,6 +117,6 @@ def test_the_pool_of_a_device_is_the_engines(folder: Path) -> None:
     device = find_device("", memory_gb=16, bandwidth_gb_s=1, tflops=1)
     room = Room(is_gpu=True, total_bytes=device.memory_bytes, free_bytes=device.memory_bytes)
     config = RunnerConfig(dtype="bfloat16")
-    case = SizingCase(need=read_need(folder), room=room, config=config, scheduler=SchedulerConfig())
-    sheet = estimate_gpu_memory(find_shape(str(folder)), MemoryAsk(), device)
+    case = SizingCase(need=need_of(folder), room=room, config=config, scheduler=SchedulerConfig())
+    sheet = estimate_gpu_memory(shape_of(folder), MemoryAsk(), device)
     assert sheet["pool_bytes"] == pytest.approx(plan_engine(case).kv_pool_bytes, rel=1e-4)

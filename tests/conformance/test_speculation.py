@@ -35,9 +35,7 @@ SETTINGS: dict[str, dict[str, str]] = {
 }
 FEW = [
     ("auto", "ngram", 8, "batch"),
-    ("auto", "suffix", 4, "alone"),
-    ("auto", "draft", 4, "preempted"),
-    ("auto", "draft", 8, "recovered"),
+    ("auto", "suffix", 4, "preempted"),
     ("auto", "draft", 1, "handed off"),
     ("int8", "draft", 0, "taken on"),
 ]

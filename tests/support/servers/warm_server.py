@@ -184,6 +184,7 @@ def become(child: Child) -> int:
     os.environ.clear()
     os.environ.update(child.request["env"])
     os.chdir(child.request["cwd"])
+    _take_python_path()
     client.ForkServer = _ForkServer  # type: ignore[misc]
     program, *arguments = child.request["argv"]
     sys.argv = [program, *arguments]
@@ -196,6 +197,16 @@ def become(child: Child) -> int:
     except _IsForkServer:
         return server.main()
     return 0
+
+
+def _take_python_path() -> None:
+    """As an interpreter at its start: the folders of PYTHONPATH, and a ``sitecustomize`` in one of them."""
+    folders = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    sys.path[1:1] = folders
+    importlib.invalidate_caches()
+    if any((Path(folder) / "sitecustomize.py").exists() for folder in folders):
+        sys.modules.pop("sitecustomize", None)
+        importlib.import_module("sitecustomize")
 
 
 def _unbuffered(fd: int) -> io.TextIOWrapper:

@@ -116,13 +116,12 @@ def launch_platform(
         arguments: more of its command line.
         env: added to the environment of the tests.
         cwd: folder that it is started in.
-        is_executed: it and its fork server are interpreters of their own, as for a user and wherever ``env`` is for
-            interpreters; else forks with their imports done, which serve the same for seconds of processor time less.
+        is_executed: it and its fork server are interpreters of their own, as for a user; else forks with their imports
+            done, which serve the same for seconds of processor time less.
     """
     argv = ["stratos.cli", "up", "--data-dir", str(data_dir), *arguments]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
-    is_for_interpreters = any(name.startswith("PYTHON") for name in env or {})
-    start = _execute if is_executed or is_for_interpreters else warm_process.begin
+    start = _execute if is_executed else warm_process.begin
     popen = start(*argv, env=environ, cwd=cwd)
     lines: queue.Queue[str | None] = queue.Queue()
 

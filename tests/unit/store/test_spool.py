@@ -102,16 +102,16 @@ def test_it_is_read_in_slices_and_a_spoiled_line_is_counted(tmp_path: Path) -> N
 def test_a_reader_that_was_left_behind_spoils_no_other(tmp_path: Path) -> None:
     """A process that ends leaves the thread of its last turn, and its very last turn begins another one."""
     spool, found = Spool(tmp_path / "spool", 1 << 24), list[set[str]]()
-    spool.append(numbered(*range(1000)))
+    spool.append(numbered(*range(4000)))
 
     def read_all() -> None:
         for _ in range(5):
-            found.append({entry.request_id for entry in spool.read(0, 1000).entries})
+            found.append({entry.request_id for entry in spool.read(0, 4000).entries})
 
     threads = [threading.Thread(target=read_all) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(len(one) == 1000 for one in found)
+    assert all(len(one) == 4000 for one in found)
     spool.close()

@@ -16,6 +16,7 @@ SHARED_BYTES = 227 * 1024
 REGISTERS, THREADS = 65536, 128
 OTHER_SHARED_BYTES = {80: 163 * 1024, 89: 99 * 1024, 90: SHARED_BYTES, 120: 99 * 1024}
 """Of one program, by compute capability: A100, L4 and RTX 4090, H100, RTX 5090."""
+PAGES = ("bf16", "fp16", "fp8")
 SPILLED_BYTES = 8
 """Two registers, around the loop: the price of a fourth program on a multiprocessor for decode over fp8 pages."""
 ATTENTION_KERNELS = {"_attention_kernel", "exact_merge_kernel", "merge_items_kernel", "merge_kernel", "_rope_kv_kernel"}
@@ -57,11 +58,9 @@ def _plain_attention(kernels: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [kernel for kernel in kernels if kernel["kernel"] == "_attention_kernel" and not kernel["launch_pdl"]]
 
 
-@pytest.fixture(
-    scope="module", params=["bf16", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fp16", "fp8"))]
-)
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.slow) for name in PAGES])
 def config(request: pytest.FixtureRequest) -> str:
-    """What the pages hold; the two that are rarer compile in the thorough run only."""
+    """What the pages hold; each takes half a minute. What kernels compute is tested by the interpreter in every run."""
     return request.param
 
 
