@@ -54,7 +54,7 @@ def _texts(value: object, depth: int = 0) -> Iterator[str]:
     """Texts of a message, a part, or a list of them."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, list) and depth < _MAX_DEPTH:
+    elif isinstance(value, list) and depth < _MAX_DEPTH and not _is_ids(value):
         for item in value:
             yield from _texts(item, depth + 1)
     elif isinstance(value, dict) and depth < _MAX_DEPTH:
@@ -65,9 +65,10 @@ def _texts(value: object, depth: int = 0) -> Iterator[str]:
 def _last_text(body: Mapping[str, Any]) -> str:
     """The last message of the user, or the whole prompt."""
     for field in ("messages", "input", "prompt"):
-        if not isinstance(value := body.get(field), list):
-            if isinstance(value, str):
-                return value
+        value = body.get(field)
+        if isinstance(value, str):
+            return value
+        if not isinstance(value, list) or _is_ids(value):
             continue
         own = [item for item in value if not isinstance(item, dict) or item.get("role", "user") == "user"]
         return " ".join(_texts(own[-1:] if field != "prompt" else own))
@@ -78,8 +79,13 @@ def _num_ids(prompt: object) -> int:
     """Token ids of a prompt, or of several."""
     if not isinstance(prompt, list):
         return 0
-    rows: Sequence[object] = [prompt, *(row for row in prompt if isinstance(row, list))]
-    return sum(type(item) is int for row in rows if isinstance(row, list) for item in row)
+    rows: Sequence[object] = [prompt] if _is_ids(prompt) else prompt
+    return sum(len(row) for row in rows if isinstance(row, list) and _is_ids(row))
+
+
+def _is_ids(value: Sequence[object]) -> bool:
+    """A list of numbers is not looked through: it may have a million."""
+    return bool(value) and type(value[0]) is int
 
 
 def _needs(body: Mapping[str, Any]) -> Iterator[Need]:
