@@ -52,6 +52,12 @@ class Read:
         """Id of the stream."""
         return self.headers["x-stratos-stream"]
 
+    def take(self, text: str) -> str:
+        """Add the whole events of a text; returns what is left of it."""
+        whole, end, rest = text.rpartition("\n\n")
+        self.events += events_in(whole + end)
+        return rest
+
     @property
     def last_id(self) -> str:
         """Id of the last event that has one."""
@@ -76,10 +82,10 @@ async def read(
     """Ask, and read the stream to its end, or leave after so many events."""
     sent = {"authorization": f"Bearer {world.keys[by]}"} | {k.replace("_", "-"): v for k, v in headers.items()}
     async with world.public.stream(method, path, json=body, headers=sent) as answer:
-        found, text = Read(answer.status_code, answer.headers), ""
+        found, text, rest = Read(answer.status_code, answer.headers), "", ""
         async for part in answer.aiter_text():
             text += part
-            found.events = events_in(text)
+            rest = found.take(rest + part)
             if most and len(found.events) >= most:
                 found.events = found.events[:most]
                 break

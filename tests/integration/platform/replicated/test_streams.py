@@ -17,7 +17,7 @@ from stratos.core.ledger.entry import OWN_RANK, LedgerEntry, RequestOutcome
 from tests.integration.platform.replicated.test_ledger import Ledger, check_sums, client_of, entries_of, ledger_of
 from tests.support.waiting import eventually
 from tests.support.worlds.platform_process import PlatformProcess
-from tests.support.worlds.stream_world import Read, contents, events_in
+from tests.support.worlds.stream_world import Read, contents
 
 NUM_TOKENS = 300
 COMMON = {"model": "base", "stream": True, "temperature": 1.0, "seed": 3, "ignore_eos": True}
@@ -64,11 +64,10 @@ class Client:
             if answer.status_code == 503:  # a gateway that had no time for its store says so
                 return
             assert answer.status_code == 200, (await answer.aread()).decode()
-            found, text = Read(200, answer.headers), ""
+            found, rest = Read(200, answer.headers), ""
             self.reads.append(found)
             async for part in answer.aiter_text():
-                text += part
-                found.events = events_in(text)
+                rest = found.take(rest + part)
 
 
 async def until_recorded(http: httpx.AsyncClient) -> None:
@@ -92,23 +91,34 @@ async def own_entries_of(ledger: Ledger, names: set[str]) -> list[LedgerEntry]:
     return await entries_of(ledger, names)
 
 
-def busiest_gateway(platform: PlatformProcess) -> psutil.Process:
-    """The gateway that has most clients: with one that has none nobody would lose anything."""
+def gateways_of(platform: PlatformProcess) -> list[psutil.Process]:
+    """Those that live; to ask for them takes as long as a short stream does."""
+    pids = [process["pid"] for name, process in platform.processes().items() if name.startswith("gateway-")]
+    return [psutil.Process(pid) for pid in pids if pid]
+
+
+def busiest(gateways: Sequence[psutil.Process], platform: PlatformProcess) -> psutil.Process:
+    """The one that has most clients: with one that has none nobody would lose anything."""
     port = httpx.URL(platform.base_url).port
 
     def num_clients(gateway: psutil.Process) -> int:
         found = gateway.net_connections("tcp")
         return sum(c.laddr.port == port and c.status == psutil.CONN_ESTABLISHED for c in found)
 
-    pids = [process["pid"] for name, process in platform.processes().items() if name.startswith("gateway-")]
-    return max((psutil.Process(pid) for pid in pids if pid), key=num_clients)
+    return max(gateways, key=num_clients)
+
+
+def busiest_gateway(platform: PlatformProcess) -> psutil.Process:
+    """The same among all that live now."""
+    return busiest(gateways_of(platform), platform)
 
 
 async def kill_under(clients: list[Client], http: httpx.AsyncClient, platform: PlatformProcess) -> None:
     """Run all to their ends, and kill a gateway when half of them have read something."""
+    gateways = await asyncio.to_thread(gateways_of, platform)
     running = [asyncio.create_task(client.run(http)) for client in clients]
     await eventually(lambda: sum(client.num_events > 5 for client in clients) > 3, "events of half of the streams")
-    (await asyncio.to_thread(busiest_gateway, platform)).kill()
+    busiest(gateways, platform).kill()
     await asyncio.gather(*running)
 
 
@@ -168,10 +178,10 @@ async def test_background_responses_of_a_killed_gateway_are_finished_by_another(
         await until_recorded(http)
         expected = (await http.post("/responses", json=body)).json()["output"][0]["content"][0]["text"]
         while True:
+            gateways = await asyncio.to_thread(gateways_of, platform)
             names = [await begin_in_background(http, body) for _ in range(8)]
-
             await until(http, names, lambda found: any(response["output"] for response in found))
-            (await asyncio.to_thread(busiest_gateway, platform)).kill()
+            busiest(gateways, platform).kill()
             await until(http, names, lambda found: all(response["status"] == "incomplete" for response in found))
             for name in names:
                 assert (await response_of(http, name))["output"][0]["content"][0]["text"] == expected
