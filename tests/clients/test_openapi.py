@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,20 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from stratos.api.worker.v1 import decode_pb2
+from stratos.core.requests.grammar import check_grammar
 from stratos.core.tenancy.plan import PREMIUM
+from stratos.engine.grammar.matcher import GrammarMatcher
+from stratos.text.grammar import compile_grammar
 from tests.support.fakes.scripted_embedder import ScriptedEmbedder
 from tests.support.paths import ROOT
+from tests.support.reference.call_matchers import grammar_tokenizer, random_ids
+from tests.support.reference.shipped_model import shipped_tokenizer
 from tests.support.servers.redis_server import running_redis
 from tests.support.waiting import eventually
 from tests.support.worlds.admin_world import AdminWorld
-from tests.support.worlds.stream_world import stream_worlds
+from tests.support.worlds.gateway_world import say
+from tests.support.worlds.stream_world import TEXT, stream_worlds
 
 PROGRAM = ROOT / ".venv-clients-3" / "bin" / "schemathesis"
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
@@ -45,8 +52,19 @@ async def world(tmp_path: Path) -> AsyncIterator[AdminWorld]:
     with running_redis(tmp_path / "redis") as redis:
         async with stream_worlds(redis.url, tmp_path, num=1) as (made,):
             made.router.embedders = [embedder.ref]
+            made.worker.script = obey
             yield made
     await embedder.stop()
+
+
+def obey(submit: decode_pb2.Submit, choice: int) -> Sequence[int]:
+    """What the request's grammar allows, and without one what the world's worker says."""
+    wanted = submit.sampling.grammar
+    if not wanted.kind:
+        return say(TEXT)(submit, choice)
+    matcher = GrammarMatcher(compile_grammar(check_grammar(wanted.kind, wanted.text, "grammar"), grammar_tokenizer()))
+    closing = [id for text in '"]}' for id in shipped_tokenizer().encode_plain(text)]
+    return random_ids(matcher, choice, submit.sampling.max_tokens, closing)
 
 
 async def is_judged(world: AdminWorld) -> bool:

@@ -66,6 +66,8 @@ ELSEWHERE = {
 }
 """No process of a machine serves Kubernetes' metrics API or has an HPA, and no model of this platform is refused, or
 rolled back: the proofs of the alerts feed these."""
+CHOICES = {"default": "base", "rules": [{"name": "poems", "keywords": ["poem"], "models": ["tuned"]}]}
+"""Of the model ``auto``."""
 ROLLOUT = RolloutRecord(
     model="waits", old="a" * 64, new="b" * 64, steps=(50, 100), hold_s=3600, gates=RolloutGates(errors=5, drift=1),
     alias_version=0, drift=Drift(mean=0.1, largest=0.5, num_tokens=100),
@@ -149,9 +151,12 @@ def observed(tmp_path_factory: pytest.TempPathFactory, recorded: str) -> Iterato
         key = _stratos(data_dir, "keys", "create", "--tenant", "acme")
         asyncio.run(_begin(ROLLOUT, platform.facts()["redis_url"]))
         _stratos(data_dir, "adapters", "register", "tuned", str(write_adapter(data_dir / "tuned")))
+        (data_dir / "choices.json").write_text(json.dumps(CHOICES))
+        platform.stratos("models", "auto", "--rules", str(data_dir / "choices.json"), "--key", admin)
         headers = {"Authorization": f"Bearer {key}"}
         with httpx.Client(base_url=platform.base_url, headers=headers, timeout=30) as http:
-            wait_until(lambda: http.get("/models/tuned").status_code == 200, what="key and adapter at the gateway")
+            for name in ("tuned", "auto"):
+                wait_until(lambda name=name: _is_listed(http, name), what=f"the model {name} at the gateway")
             counted = Counted(http)
             url = platform.facts()["prometheus_url"]
             made = Observed(platform, url, counted)
@@ -180,10 +185,15 @@ def _stratos(data_dir: Path, *arguments: str) -> str:
     return result.output.strip()
 
 
+def _is_listed(http: httpx.Client, name: str) -> bool:
+    answer = http.get("/models")
+    return answer.status_code == 200 and name in [row["id"] for row in answer.json()["data"]]
+
+
 def _load(platform: PlatformProcess, counted: Counted) -> None:
     """Known requests over some scrapes: one and several choices, an adapter, refused ones, one whose client leaves."""
     for number in range(60):
-        counted.ask(number, n=1 + number % 2, model="tuned" if number % 5 == 0 else "base")
+        counted.ask(number, n=1 + number % 2, model=("tuned", "base", "auto", "base", "base")[number % 5])
     counted.ask(1000, model="no-such-model")
     counted.ask(1001, max_tokens=-1)
     counted.ask(1002, n=5)

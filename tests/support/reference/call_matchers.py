@@ -53,14 +53,23 @@ def takes_ids(matcher: GrammarMatcher, ids: Sequence[int]) -> bool:
 
 def random_output(matcher: GrammarMatcher, seed: int, most: int = 300) -> str | None:
     """Text of random tokens that are allowed, shorter ones first; ``None`` where it does not end."""
+    ids = random_ids(matcher, seed, most)
+    return shipped_tokenizer().decode(ids[:-1]) if ids[-1:] == [END_ID] else None
+
+
+def random_ids(matcher: GrammarMatcher, seed: int, most: int, closing: Sequence[int] = ()) -> list[int]:
+    """Random tokens that are allowed, and the one that ends them where it comes in time.
+
+    Tokens of ``closing`` come more often than others, so that outputs without a bound end.
+    """
     row, rng, ids = np.zeros((VOCAB_SIZE + 31) // 32, dtype=np.int32), random.Random(seed), list[int]()
-    while len(ids) < most:
+    while len(ids) < most and ids[-1:] != [END_ID]:
         matcher.fill_mask(row.ctypes.data, row.nbytes)
         bits = np.unpackbits(row.view(np.uint8), bitorder="little")[:VOCAB_SIZE]
         allowed = np.flatnonzero(bits).tolist()
-        token = END_ID if END_ID in allowed and rng.random() < 0.5 else rng.choice(allowed)
-        if token == END_ID:
-            return shipped_tokenizer().decode(ids)
-        matcher.accept(token)
+        preferred = [END_ID] if END_ID in allowed else [token for token in closing if token in allowed]
+        token = rng.choice(preferred if preferred and rng.random() < 0.5 else allowed)
+        if token != END_ID:
+            matcher.accept(token)
         ids.append(token)
-    return None
+    return ids
