@@ -87,12 +87,12 @@ def _spec(terms: dict[str, Any]) -> dict[str, Any]:
             (
                 "has(self.servedName) == has(oldSelf.servedName) && "
                 "(!has(self.servedName) || self.servedName == oldSelf.servedName)",
-                "spec.servedName: stays as it is; make another Model, or an alias",
+                "servedName stays as it is; make another Model, or an alias",
             ),
             (
                 "!(has(self.prefill) && has(self.prefill.replicas) && self.prefill.replicas == 0 && "
                 "has(self.decode) && has(self.decode.replicas) && self.decode.replicas == 0)",
-                "spec: both pools are left out",
+                "both pools are left out",
             ),
         ],
     )
@@ -104,7 +104,7 @@ def _source() -> dict[str, Any]:
     return _object(
         {kind: _source_kind(found) for kind, found in SOURCES.items()},
         description="Where the model comes from. A changed one is a further revision.",
-        rules=[(f"{count} == 1", f"spec.source: has exactly one of {kinds}")],
+        rules=[(f"{count} == 1", f"has exactly one of {kinds}")],
     )
 
 
