@@ -80,7 +80,7 @@ class AutoscalerApp(Service):
         if self._api is None or not config.model_templates or not isinstance(backend, KubernetesBackend):
             return None
         cluster = ModelCluster(self._api, config, backend.workloads, backend.lease.check)
-        drains = Drains(self._routers.num_requests, self._clock)
+        drains = Drains(self._routers.num_requests, config.model_drain_s, self._clock)
         return ModelReconciler(cluster, backend.lease, drains, self._instruments.model_resources)
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:

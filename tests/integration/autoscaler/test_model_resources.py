@@ -19,15 +19,12 @@ from stratos_autoscaler.kubernetes.settings import KubernetesConfig
 from stratos_autoscaler.metrics import AutoscalerMetrics
 from stratos_autoscaler.model_resources.cluster import ModelCluster
 from stratos_autoscaler.model_resources.drains import Drains
-from stratos_autoscaler.model_resources.filling import digest_of, object_name
 from stratos_autoscaler.model_resources.plan import FINALIZER
 from stratos_autoscaler.model_resources.reconciler import ModelReconciler
-from stratos_autoscaler.model_resources.wanted import retire_job
 from tests.support.fakes.kubernetes import NAMESPACE, FakeKubernetes, fake_kubernetes
 from tests.support.waiting import eventually
-from tests.support.worlds.model_templates import NAME, OTHER_SOURCE, config_map, model, pool, templates_with
+from tests.support.worlds.model_templates import NAME, OTHER_SOURCE, config_map, model, pool
 
-JOB_DIGEST = digest_of([retire_job("chat", templates_with(), "uid-of-chat")["spec"], 0])[:10]
 DECODE, PREFILL = "demo-decode-chat", "demo-prefill-chat"
 
 
@@ -42,7 +39,10 @@ class Reconciling:
         self.api = ApiServer(cluster.url, folder)
         self.backend = KubernetesBackend(self.api, config, (), 60, 10, self.clock)
         self.models = ModelCluster(self.api, config, self.backend.workloads, self.backend.lease.check)
-        drains, shown = Drains(self._count, self.clock), AutoscalerMetrics(self.registry).model_resources
+        drains, shown = (
+            Drains(self._count, config.model_drain_s, self.clock),
+            AutoscalerMetrics(self.registry).model_resources,
+        )
         self.reconciler = ModelReconciler(self.models, self.backend.lease, drains, shown)
         watches = {**self.models.tasks(), **self.backend.tasks()}
         watches.pop("lease").close()
@@ -286,20 +286,6 @@ async def test_a_model_that_goes_while_it_loads_leaves_nothing(tmp_path: Path) -
         one.requests = 0
         await one.turn_until(lambda: not cluster.models)
         assert not cluster.deployments
-
-
-async def test_a_namespace_that_goes_is_not_held_by_its_models(tmp_path: Path) -> None:
-    async with cluster_with(tmp_path, model()) as (cluster, make):
-        one = make()
-        await one.turn(2)
-        for kind in (cluster.jobs, cluster.deployments):
-            for name in [*kind]:
-                del kind[name]
-        delete(cluster, "chat")
-        retire = object_name("demo", f"retire-chat-{JOB_DIGEST}")
-        cluster.refused["Job", retire] = "namespace stratos is being terminated"
-        await one.turn_until(lambda: not cluster.models)
-        assert [name for kind, name in cluster.applied if name == retire] == [retire]
 
 
 async def test_without_templates_or_the_lease_nothing_happens(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ class KubernetesConfig:
     empty: they are left alone."""
     model_selector: str = ""
     """Labels of the `Model`s that this release takes; empty: all of the namespace."""
+    model_drain_s: float = 600.0
+    """Longest wait for the requests of a `Model` that was deleted, once its records are gone; then its workers end."""
     worker_port: int = 9000
     """gRPC port of the workers' pods, for drains."""
     mark_interval_s: float = 15.0

@@ -9,8 +9,6 @@ from stratos.common.clock import Clock
 from stratos.common.errors import StratosError
 from stratos_autoscaler.model_resources.observed import Observed
 
-LONGEST_S = 600.0
-"""Requests that run longer end with their workers."""
 IDLE_S = 5.0
 """Gateways may send requests until all have read that the Model is gone."""
 CountRequests = Callable[[Collection[str], str], Awaitable[int | None]]
@@ -28,11 +26,13 @@ class Drains:
 
     Args:
         count: asks the routers.
+        longest_s: requests that run longer end with their workers.
         clock: monotonic.
     """
 
-    def __init__(self, count: CountRequests, clock: Clock) -> None:
+    def __init__(self, count: CountRequests, longest_s: float, clock: Clock) -> None:
         self._count = count
+        self._longest_s = longest_s
         self._clock = clock
         self._waits: dict[str, _Wait] = {}
 
@@ -50,7 +50,7 @@ class Drains:
             wait.idle_from_s = now
         is_idle = wait.idle_from_s is not None and now - wait.idle_from_s >= IDLE_S
         num_busy = num_busy if num_busy or num_busy is None else 0 if is_idle else None
-        return replace(observed, num_busy=num_busy, is_patient=now - wait.begun_s < LONGEST_S)
+        return replace(observed, num_busy=num_busy, is_patient=now - wait.begun_s < self._longest_s)
 
     def keep(self, uids: Collection[str]) -> None:
         """Forget Models that are gone."""

@@ -35,8 +35,6 @@ from stratos_autoscaler.model_resources.wanted import Wanted, wanted_objects
 _log = logging.getLogger(__name__)
 TURN_S = 1.0
 STATES = ("Ready", "Loading", "Failed", "Leaving")
-_ENDING = "being terminated"
-"""In a namespace that goes, the API server refuses new objects with these words."""
 
 
 class ModelReconciler:
@@ -148,10 +146,6 @@ class ModelReconciler:
         except RefusedModel as refused:
             return plan_refusal(model, refused)
         except (BadRequest, PermissionDenied) as error:
-            if _ENDING in error.message and "deletionTimestamp" in model["metadata"]:
-                last = Finalize(tuple(n for n in model["metadata"].get("finalizers") or () if n != FINALIZER))
-                await self._cluster.write(last, model)
-                return Plan(story=plan.story, steps=[last])
             return plan_refusal(model, RefusedModel(Reason.APPLY_REFUSED, error.message))
         return plan
 

@@ -9,10 +9,12 @@ import pytest
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import DependencyDown
-from stratos_autoscaler.model_resources.drains import IDLE_S, LONGEST_S, Drains
+from stratos_autoscaler.model_resources.drains import IDLE_S, Drains
 from stratos_autoscaler.model_resources.observed import Observed
 from stratos_autoscaler.model_resources.problems import first_problem, last_words, pod_problem
 from stratos_autoscaler.model_resources.spec import Reason
+
+LONGEST_S = 600.0
 
 
 def pod(*, conditions: dict[str, Any] | None = None, leaving: bool = False, **states: Any) -> dict[str, Any]:
@@ -112,7 +114,7 @@ async def test_a_model_leaves_once_it_was_idle_for_a_while() -> None:
         assert digest == "d"
         return counts.pop(0)
 
-    drains = Drains(count, clock)
+    drains = Drains(count, LONGEST_S, clock)
     seen = []
     while counts:
         looked = await drains.look("u", Observed(), "d")
@@ -127,7 +129,7 @@ async def test_routers_that_are_away_do_not_hold_a_model_for_ever() -> None:
     async def count(_names: object, _digest: str) -> int | None:
         raise DependencyDown("no router")
 
-    drains = Drains(count, clock)
+    drains = Drains(count, LONGEST_S, clock)
     assert (await drains.look("u", Observed(), "")).is_patient
     clock.advance(LONGEST_S)
     looked = await drains.look("u", Observed(), "")
