@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratos_autoscaler.model_resources.sources import SOURCES, SourceKind
-from stratos_autoscaler.model_resources.spec import (
+from stratos_autoscaler.model_resources.wanted.sources import SOURCES, SourceKind
+from stratos_autoscaler.model_resources.wanted.spec import (
     DEFAULT_TEMPLATE,
     GROUP,
     KIND,
@@ -47,7 +47,7 @@ def model_definition(values_schema: dict[str, Any]) -> dict[str, Any]:
         "additionalPrinterColumns": [
             _column("Served as", ".status.servedName"),
             _column("State", ".status.state"),
-            _column("Reason", ".status.reason"),
+            _column("ModelReason", ".status.reason"),
             _column("Prefill", ".status.pools.prefill.shown"),
             _column("Decode", ".status.pools.decode.shown"),
             _column("Revision", ".status.revision"),

@@ -75,13 +75,13 @@ class AutoscalerApp(Service):
         return RouterClient(address, dialer=self.dialer)
 
     def _open_models(self) -> ModelReconciler | None:
-        """What brings up Models of the cluster, where the settings name their templates."""
+        """Reconciler of Models of the cluster, where the settings name their templates."""
         config, backend = self._settings.kubernetes, self._backend
         if self._api is None or not config.model_templates or not isinstance(backend, KubernetesBackend):
             return None
         cluster = ModelCluster(self._api, config, backend.workloads, backend.lease.check)
         drains = Drains(self._routers.num_requests, config.model_drain_s, self._clock)
-        return ModelReconciler(cluster, backend.lease, drains, self._instruments.model_resources)
+        return ModelReconciler(cluster, backend.lease, drains, self._instruments)
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
         """The control loop, what the backend follows, Models of the cluster, and the metrics API."""

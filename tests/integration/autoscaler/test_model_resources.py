@@ -39,11 +39,8 @@ class Reconciling:
         self.api = ApiServer(cluster.url, folder)
         self.backend = KubernetesBackend(self.api, config, (), 60, 10, self.clock)
         self.models = ModelCluster(self.api, config, self.backend.workloads, self.backend.lease.check)
-        drains, shown = (
-            Drains(self._count, config.model_drain_s, self.clock),
-            AutoscalerMetrics(self.registry).model_resources,
-        )
-        self.reconciler = ModelReconciler(self.models, self.backend.lease, drains, shown)
+        drains, metrics = Drains(self._count, config.model_drain_s, self.clock), AutoscalerMetrics(self.registry)
+        self.reconciler = ModelReconciler(self.models, self.backend.lease, drains, metrics)
         watches = {**self.models.tasks(), **self.backend.tasks()}
         watches.pop("lease").close()
         self._tasks = [asyncio.create_task(watch) for watch in watches.values()]

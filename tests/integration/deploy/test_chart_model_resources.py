@@ -10,10 +10,10 @@ import pytest
 from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer
 from stratos.core.placement import WorkerRole
 from stratos_autoscaler.kubernetes.noted_pools import POOL
-from stratos_autoscaler.model_resources.sizes import SPEC_REPLICAS
-from stratos_autoscaler.model_resources.spec import RefusedModel, read_spec
-from stratos_autoscaler.model_resources.templates import Templates, read_templates
-from stratos_autoscaler.model_resources.wanted import APPLIED, Wanted, wanted_objects
+from stratos_autoscaler.model_resources.wanted.objects import APPLIED, ModelObjects, wanted_objects
+from stratos_autoscaler.model_resources.wanted.sizes import SPEC_REPLICAS
+from stratos_autoscaler.model_resources.wanted.spec import RefusedModel, read_spec
+from stratos_autoscaler.model_resources.wanted.templates import Templates, read_templates
 from tests.support.kube.chart_objects import Object, container, kinds, one, variables
 from tests.support.kube.chart_rendering import checked, rendered
 
@@ -56,7 +56,7 @@ def templates_of(objects: list[Object]) -> Templates:
     return read_templates(one(objects, "ConfigMap", name))
 
 
-def made(objects: list[Object], spec: dict[str, Any], name: str = "small") -> Wanted:
+def made(objects: list[Object], spec: dict[str, Any], name: str = "small") -> ModelObjects:
     return wanted_objects(read_spec(model_of(spec, name)), templates_of(objects), "u1")
 
 

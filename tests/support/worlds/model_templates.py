@@ -7,9 +7,9 @@ from typing import Any
 
 from stratos_autoscaler.kubernetes.noted_pools import POOL
 from stratos_autoscaler.model_resources.plan import FINALIZER
-from stratos_autoscaler.model_resources.spec import read_spec
-from stratos_autoscaler.model_resources.templates import Templates, read_templates
-from stratos_autoscaler.model_resources.wanted import Wanted, wanted_objects
+from stratos_autoscaler.model_resources.wanted.objects import ModelObjects, wanted_objects
+from stratos_autoscaler.model_resources.wanted.spec import read_spec
+from stratos_autoscaler.model_resources.wanted.templates import Templates, read_templates
 
 Object = dict[str, Any]
 SOURCE: Object = {"objectStore": {"prefix": "models/chat", "digest": "a" * 64}}
@@ -76,5 +76,5 @@ def templates_with(**templates: list[Object]) -> Templates:
     return read_templates(config_map(**templates))
 
 
-def wanted_of(found: Object, templates: Templates) -> Wanted:
+def wanted_of(found: Object, templates: Templates) -> ModelObjects:
     return wanted_objects(read_spec(found), templates, found["metadata"]["uid"])

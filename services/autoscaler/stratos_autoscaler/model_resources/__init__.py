@@ -2,8 +2,7 @@
 
     spec ──▶ the chart's objects, filled ──▶ a plan: what to apply, to delete, to say ──▶ one write after the other
 
-Read in this order: ``spec`` (what a Model asks for), ``sources`` (where models come from), ``templates``, ``filling``
-(the chart's objects, with words in place of values), ``sizes`` (bounds of pools), ``wanted`` (all objects of a Model),
-``observed`` (what there is), ``problems`` (why pods do not serve), ``steps`` (writes), ``records`` (jobs), ``status``,
-``plan``, ``drains`` (how long one that leaves waits), ``cluster`` (reads and writes), ``reconciler``.
+Read in this order: ``wanted`` (all objects of a Model), ``observed`` (objects that there are), ``problems`` (why pods
+do not serve), ``steps`` (writes), ``records`` (jobs), ``status``, ``plan``, ``drains`` (how long one that leaves
+waits), ``cluster`` (reads and writes), ``reconciler``.
 """

@@ -15,11 +15,11 @@ from stratos_autoscaler.kubernetes.api import APPLY_PATCH, CONFLICT, MERGE_PATCH
 from stratos_autoscaler.kubernetes.informer import Informer
 from stratos_autoscaler.kubernetes.settings import KubernetesConfig
 from stratos_autoscaler.kubernetes.workloads import MODEL_LABEL, Workloads
-from stratos_autoscaler.model_resources.observed import JOB_NAME, Observed
-from stratos_autoscaler.model_resources.spec import GROUP, PLURAL, VERSION, Reason, RefusedModel
+from stratos_autoscaler.model_resources.observed import JOB_NAME, ObservedModel
 from stratos_autoscaler.model_resources.steps import Apply, Delete, Finalize, Step
-from stratos_autoscaler.model_resources.templates import Templates, read_templates
-from stratos_autoscaler.model_resources.wanted import MANAGER, MODEL_RESOURCE, is_owned
+from stratos_autoscaler.model_resources.wanted.objects import MANAGER, MODEL_RESOURCE, is_owned
+from stratos_autoscaler.model_resources.wanted.spec import GROUP, PLURAL, VERSION, RefusedModel, StatusReason
+from stratos_autoscaler.model_resources.wanted.templates import Templates, read_templates
 
 _log = logging.getLogger(__name__)
 
@@ -77,8 +77,8 @@ class ModelCluster:
             self._read = read_templates(found)
         return self._read
 
-    def observed(self, model: Object) -> Observed:
-        """What there is of a Model."""
+    def observed(self, model: Object) -> ObservedModel:
+        """Objects and pods that there are of a Model."""
         name, uid = model["metadata"]["name"], model["metadata"]["uid"]
         all_of = {"Deployment": self._workloads.deployments()}
         all_of |= {kind: informer.objects() for kind, informer in self._owned.items()}
@@ -90,7 +90,7 @@ class ModelCluster:
         }
         jobs = {its for kind, its in objects if kind == "Job"}
         has_workers = any(kind == "Deployment" for kind, _ in objects) or "deletionTimestamp" in model["metadata"]
-        return Observed(
+        return ObservedModel(
             objects=objects,
             pods=[pod for pod in self._workloads.watched_pods.objects() if has_workers and _is_worker_of(pod, name)],
             job_pods=[pod for pod in self._job_pods.objects() if _labels(pod).get(JOB_NAME) in jobs],
@@ -120,7 +120,7 @@ class ModelCluster:
             body = {**body, "metadata": {**body["metadata"], "resourceVersion": step.version}}
         elif (live := await self._api.read(path)) is not None:
             if not is_owned(live, uid):
-                raise RefusedModel(Reason.NAME_TAKEN, f"there is a {kind} {name} that is not of this Model")
+                raise RefusedModel(StatusReason.NAME_TAKEN, f"there is a {kind} {name} that is not of this Model")
             return  # the watch has not told of it yet
         await self._check()
         params = {"fieldManager": MANAGER, "force": "true"}
@@ -143,7 +143,7 @@ class ModelCluster:
         await self._change(name, f"{self._models_path}/{name}", body)
 
     async def _change(self, name: str, path: str, body: Object) -> None:
-        """Of the version that was seen."""
+        """Change a Model of the version that was seen."""
         known = self._models.known(name)
         if known is None:
             return

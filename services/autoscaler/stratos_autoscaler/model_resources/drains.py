@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from stratos.common.clock import Clock
 from stratos.common.errors import StratosError
-from stratos_autoscaler.model_resources.observed import Observed
+from stratos_autoscaler.model_resources.observed import ObservedModel
 
 IDLE_S = 5.0
 """Gateways may send requests until all have read that the Model is gone."""
@@ -36,8 +36,8 @@ class Drains:
         self._clock = clock
         self._waits: dict[str, _Wait] = {}
 
-    async def look(self, uid: str, observed: Observed, digest: str) -> Observed:
-        """What there is of a Model whose records are gone, with its requests; 0 once it was idle for a while."""
+    async def look(self, uid: str, observed: ObservedModel, digest: str) -> ObservedModel:
+        """Add the requests of a Model whose records are gone; 0 once it was idle for a while."""
         now = self._clock.now()
         wait = self._waits.setdefault(uid, _Wait(now))
         try:

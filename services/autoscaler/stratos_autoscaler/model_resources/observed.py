@@ -1,4 +1,4 @@
-"""What the cluster has of one Model, as its informers last saw it."""
+"""Objects and pods of one Model, as its informers last saw them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ JOB_NAME = "batch.kubernetes.io/job-name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class ObservedModel:
     """Objects that the Model owns, by kind and name, and pods of its workers and jobs."""
 
     objects: Mapping[tuple[str, str], Object] = field(default_factory=dict)

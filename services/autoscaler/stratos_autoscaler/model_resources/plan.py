@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratos_autoscaler.kubernetes.api import Object
-from stratos_autoscaler.model_resources.observed import Observed
+from stratos_autoscaler.model_resources.observed import ObservedModel
 from stratos_autoscaler.model_resources.problems import Problem, first_problem
-from stratos_autoscaler.model_resources.records import JobState, Recorded, delete_of, job_turn, recorded
-from stratos_autoscaler.model_resources.sizes import SPEC_REPLICAS
-from stratos_autoscaler.model_resources.spec import ModelSpec, Reason, RefusedModel
+from stratos_autoscaler.model_resources.records import JobStage, Recorded, delete_of, job_turn, recorded
 from stratos_autoscaler.model_resources.status import Story
 from stratos_autoscaler.model_resources.steps import Apply, Finalize, Step
-from stratos_autoscaler.model_resources.templates import Templates
-from stratos_autoscaler.model_resources.wanted import APPLIED, Wanted, retire_job
+from stratos_autoscaler.model_resources.wanted.objects import APPLIED, ModelObjects, retire_job
+from stratos_autoscaler.model_resources.wanted.sizes import SPEC_REPLICAS
+from stratos_autoscaler.model_resources.wanted.spec import ModelSpec, RefusedModel, StatusReason
+from stratos_autoscaler.model_resources.wanted.templates import Templates
 
 FINALIZER = "stratosserve.io/retire"
 KINDS = ("Deployment", "PodDisruptionBudget", "HorizontalPodAutoscaler")
@@ -31,7 +31,7 @@ KINDS = ("Deployment", "PodDisruptionBudget", "HorizontalPodAutoscaler")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ModelPlan:
     """Writes, in their order, and what to say."""
 
     story: Story
@@ -51,15 +51,17 @@ def check_names(spec: ModelSpec, templates: Templates, earlier: Mapping[str, str
     """
     if spec.name in templates.names or any(f"{role}-{spec.name}" in templates.pools for role in ("prefill", "decode")):
         raise RefusedModel(
-            Reason.NAME_OF_VALUES, f"models of the values has {spec.name!r}: a name belongs to one of both"
+            StatusReason.NAME_OF_VALUES, f"models of the values has {spec.name!r}: a name belongs to one of both"
         )
     if spec.served_name in templates.served_names:
-        raise RefusedModel(Reason.NAME_OF_VALUES, f"models of the values serves {spec.served_name!r} already")
+        raise RefusedModel(StatusReason.NAME_OF_VALUES, f"models of the values serves {spec.served_name!r} already")
     if spec.served_name in earlier:
-        raise RefusedModel(Reason.NAME_TAKEN, f"Model {earlier[spec.served_name]} serves {spec.served_name!r} already")
+        raise RefusedModel(
+            StatusReason.NAME_TAKEN, f"Model {earlier[spec.served_name]} serves {spec.served_name!r} already"
+        )
 
 
-def plan_life(model: Object, spec: ModelSpec, wanted: Wanted, head: str, observed: Observed) -> Plan:
+def plan_life(model: Object, spec: ModelSpec, wanted: ModelObjects, head: str, observed: ObservedModel) -> ModelPlan:
     """The next writes for a Model that is to serve.
 
     Args:
@@ -75,7 +77,7 @@ def plan_life(model: Object, spec: ModelSpec, wanted: Wanted, head: str, observe
     if FINALIZER not in finalizers:
         # Before anything else is there: a Model that is deleted in the next moment leaves no record behind.
         story = Story(recorded=done, served_name=spec.served_name, digest=digest)
-        return Plan(story=story, steps=[Finalize((*finalizers, FINALIZER))])
+        return ModelPlan(story=story, steps=[Finalize((*finalizers, FINALIZER))])
     steps: list[Step] = [step for item in wanted.objects if (step := _apply(item, observed)) is not None]
     names = {(item["kind"], item["metadata"]["name"]) for item in wanted.objects}
     steps += [
@@ -85,12 +87,12 @@ def plan_life(model: Object, spec: ModelSpec, wanted: Wanted, head: str, observe
     ]
     problem, is_recording = first_problem(observed.of("Deployment"), observed.pods), False
     if done.digest != wanted.record_digest:
-        turn = job_turn(wanted.record, f"model-{spec.name}", head, done.count, observed, Reason.RECORD_FAILED)
+        turn = job_turn(wanted.record, f"model-{spec.name}", head, done.count, observed, StatusReason.RECORD_FAILED)
         steps += turn.steps
-        problem, is_recording = problem or turn.problem, turn.state is not JobState.DONE
-        if turn.state is JobState.DONE:
+        problem, is_recording = problem or turn.problem, turn.state is not JobStage.DONE
+        if turn.state is JobStage.DONE:
             done = Recorded(digest=wanted.record_digest, count=done.count + 1)
-    return Plan(
+    return ModelPlan(
         story=Story(
             recorded=done, problem=problem, served_name=spec.served_name, digest=digest, is_recording=is_recording
         ),
@@ -98,13 +100,13 @@ def plan_life(model: Object, spec: ModelSpec, wanted: Wanted, head: str, observe
     )
 
 
-def plan_refusal(model: Object, refused: RefusedModel) -> Plan:
+def plan_refusal(model: Object, refused: RefusedModel) -> ModelPlan:
     """Nothing but the reason."""
     problem = Problem(refused.reason, refused.message)
-    return Plan(story=Story(recorded=recorded(model.get("status") or {}), problem=problem))
+    return ModelPlan(story=Story(recorded=recorded(model.get("status") or {}), problem=problem))
 
 
-def plan_end(model: Object, templates: Templates, observed: Observed) -> Plan:
+def plan_end(model: Object, templates: Templates, observed: ObservedModel) -> ModelPlan:
     """The next writes for a Model that was deleted: off the list, then drained, then gone.
 
     Args:
@@ -115,33 +117,33 @@ def plan_end(model: Object, templates: Templates, observed: Observed) -> Plan:
     name, uid = str(model["metadata"]["name"]), str(model["metadata"]["uid"])
     done = recorded(model.get("status") or {})
     job = retire_job(name, templates, uid)
-    turn = job_turn(job, f"retire-{name}", templates.head, 0, observed, Reason.RETIRE_FAILED)
-    if turn.state is not JobState.DONE:
+    turn = job_turn(job, f"retire-{name}", templates.head, 0, observed, StatusReason.RETIRE_FAILED)
+    if turn.state is not JobStage.DONE:
         steps = turn.steps
-        if turn.state is JobState.FAILED:  # its end must not wait for a person: the job is made again
+        if turn.state is JobStage.FAILED:  # its end must not wait for a person: the job is made again
             steps = tuple(delete_of("Job", found) for found in observed.of("Job"))
-        story = Story(recorded=done, problem=turn.problem, leaving=Reason.RETIRING)
-        return Plan(story=story, steps=steps)
+        story = Story(recorded=done, problem=turn.problem, leaving=StatusReason.RETIRING)
+        return ModelPlan(story=story, steps=steps)
     deployments = list(observed.of("Deployment"))
     if deployments and observed.num_busy != 0 and observed.is_patient:
-        return Plan(story=Story(recorded=done, leaving=Reason.DRAINING))
-    story = Story(recorded=done, leaving=Reason.STOPPING)
+        return ModelPlan(story=Story(recorded=done, leaving=StatusReason.DRAINING))
+    story = Story(recorded=done, leaving=StatusReason.STOPPING)
     if deployments or observed.pods:
-        return Plan(story=story, steps=[delete_of("Deployment", found) for found in deployments])
-    return Plan(story=story, steps=[Finalize(tuple(name for name in _finalizers(model) if name != FINALIZER))])
+        return ModelPlan(story=story, steps=[delete_of("Deployment", found) for found in deployments])
+    return ModelPlan(story=story, steps=[Finalize(tuple(name for name in _finalizers(model) if name != FINALIZER))])
 
 
-def is_retired(model: Object, templates: Templates, observed: Observed) -> bool:
+def is_retired(model: Object, templates: Templates, observed: ObservedModel) -> bool:
     """Whether the records of a Model that was deleted are gone: from then on its requests count."""
     plan = plan_end(model, templates, observed)
-    return plan.story.leaving is not Reason.RETIRING
+    return plan.story.leaving is not StatusReason.RETIRING
 
 
 def _finalizers(model: Object) -> tuple[str, ...]:
     return tuple(model["metadata"].get("finalizers") or ())
 
 
-def _apply(item: Object, observed: Observed) -> Apply | None:
+def _apply(item: Object, observed: ObservedModel) -> Apply | None:
     """How one object becomes what it should be; ``None`` where it is."""
     live = observed.objects.get((item["kind"], item["metadata"]["name"]))
     if live is None:

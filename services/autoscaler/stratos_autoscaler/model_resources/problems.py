@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratos_autoscaler.kubernetes.api import Object
-from stratos_autoscaler.model_resources.spec import Reason
+from stratos_autoscaler.model_resources.wanted.spec import StatusReason
 
 MAX_MESSAGE = 400
 _PULL = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
@@ -22,12 +22,12 @@ _ABSENT = ("not found", "no such", "there is no", "has no")
 class Problem:
     """One reason, and what was said of it."""
 
-    reason: Reason
+    reason: StatusReason
     message: str
 
 
 def first_problem(deployments: Iterable[Object], pods: Iterable[Object]) -> Problem | None:
-    """What keeps a Model's pods from serving: that of a pod tells more than that of its Deployment."""
+    """Find what keeps pods of a Model from serving: that of a pod tells more than that of its Deployment."""
     found = [problem for pod in sorted(pods, key=_name) if (problem := pod_problem(pod)) is not None]
     found += [problem for item in sorted(deployments, key=_name) for problem in _of_deployment(item)]
     return found[0] if found else None
@@ -43,7 +43,7 @@ def pod_problem(pod: Object) -> Problem | None:
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
         message = str(scheduled.get("message", ""))
         is_claim = "persistentvolumeclaim" in message and "not found" in message
-        return _problem(Reason.SOURCE_NOT_FOUND if is_claim else Reason.NO_ROOM, pod, message)
+        return _problem(StatusReason.SOURCE_NOT_FOUND if is_claim else StatusReason.NO_ROOM, pod, message)
     states = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     return next((problem for state in states if (problem := _of_container(pod, state)) is not None), None)
 
@@ -67,9 +67,9 @@ def _of_container(pod: Object, state: Object) -> Problem | None:
     waiting = (state.get("state") or {}).get("waiting") or {}
     reason, said = str(waiting.get("reason", "")), str(waiting.get("message", ""))
     if reason in _PULL:
-        return _problem(Reason.IMAGE_NOT_PULLED, pod, said or str(state.get("image", "")))
+        return _problem(StatusReason.IMAGE_NOT_PULLED, pod, said or str(state.get("image", "")))
     if reason in _CREATE:
-        return _problem(Reason.CONTAINER_NOT_STARTED, pod, said or reason)
+        return _problem(StatusReason.CONTAINER_NOT_STARTED, pod, said or reason)
     ended = (state.get("state") or {}).get("terminated") or (state.get("lastState") or {}).get("terminated") or {}
     if not ended.get("exitCode"):
         return None
@@ -77,21 +77,21 @@ def _of_container(pod: Object, state: Object) -> Problem | None:
     if ended.get("reason") == "OOMKilled":
         message = f"out of memory: {message}"
     if state["name"] != _FETCH:
-        return _problem(Reason.CRASH_ON_LOAD, pod, message)
+        return _problem(StatusReason.CRASH_ON_LOAD, pod, message)
     is_absent = any(words in message.lower() for words in _ABSENT)
-    return _problem(Reason.SOURCE_NOT_FOUND if is_absent else Reason.SOURCE_FAILED, pod, message)
+    return _problem(StatusReason.SOURCE_NOT_FOUND if is_absent else StatusReason.SOURCE_FAILED, pod, message)
 
 
 def _of_deployment(found: Object) -> Iterator[Problem]:
     conditions: dict[str, Any] = {c["type"]: c for c in (found.get("status") or {}).get("conditions") or ()}
     refused, progress = conditions.get("ReplicaFailure") or {}, conditions.get("Progressing") or {}
     if refused.get("status") == "True":
-        yield _problem(Reason.PODS_REFUSED, found, str(refused.get("message", "")))
+        yield _problem(StatusReason.PODS_REFUSED, found, str(refused.get("message", "")))
     if progress.get("reason") == "ProgressDeadlineExceeded":
-        yield _problem(Reason.TOO_SLOW, found, str(progress.get("message", "")))
+        yield _problem(StatusReason.TOO_SLOW, found, str(progress.get("message", "")))
 
 
-def _problem(reason: Reason, found: Object, message: str) -> Problem:
+def _problem(reason: StatusReason, found: Object, message: str) -> Problem:
     return Problem(reason, f"{_name(found)}: {message}"[:MAX_MESSAGE])
 
 

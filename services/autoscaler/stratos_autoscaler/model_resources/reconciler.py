@@ -9,28 +9,27 @@ from collections import Counter
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from prometheus_client import Gauge
-
 from stratos.common.errors import BadRequest, DependencyDown, PermissionDenied, StratosError
 from stratos_autoscaler.kubernetes.api import Object
 from stratos_autoscaler.kubernetes.lease import ClusterLease
+from stratos_autoscaler.metrics import AutoscalerMetrics
 from stratos_autoscaler.model_resources.cluster import ModelCluster
 from stratos_autoscaler.model_resources.drains import Drains
-from stratos_autoscaler.model_resources.observed import Observed
+from stratos_autoscaler.model_resources.observed import ObservedModel
 from stratos_autoscaler.model_resources.plan import (
     FINALIZER,
-    Plan,
+    ModelPlan,
     check_names,
     is_retired,
     plan_end,
     plan_life,
     plan_refusal,
 )
-from stratos_autoscaler.model_resources.spec import ModelSpec, Reason, RefusedModel, read_spec
 from stratos_autoscaler.model_resources.status import is_same, status_of
 from stratos_autoscaler.model_resources.steps import Finalize
-from stratos_autoscaler.model_resources.templates import Templates
-from stratos_autoscaler.model_resources.wanted import Wanted, wanted_objects
+from stratos_autoscaler.model_resources.wanted.objects import ModelObjects, wanted_objects
+from stratos_autoscaler.model_resources.wanted.spec import ModelSpec, RefusedModel, StatusReason, read_spec
+from stratos_autoscaler.model_resources.wanted.templates import Templates
 
 _log = logging.getLogger(__name__)
 TURN_S = 1.0
@@ -44,15 +43,15 @@ class ModelReconciler:
         cluster: reads and writes.
         lease: whose holder acts.
         drains: of Models that leave.
-        shown: gauge of Models by state.
+        metrics: show Models by state.
     """
 
-    def __init__(self, cluster: ModelCluster, lease: ClusterLease, drains: Drains, shown: Gauge) -> None:
+    def __init__(self, cluster: ModelCluster, lease: ClusterLease, drains: Drains, metrics: AutoscalerMetrics) -> None:
         self._cluster = cluster
         self._lease = lease
         self._drains = drains
-        self._shown = shown
-        self._wanted: dict[str, tuple[tuple[int, str], Wanted]] = {}
+        self._shown = metrics.model_resources
+        self._wanted: dict[str, tuple[tuple[int, str], ModelObjects]] = {}
         """By uid, with the generation and the version of the templates that it is of."""
         self._problem = ""
 
@@ -121,7 +120,9 @@ class ModelReconciler:
             await self._cluster.write_status(name, status)
         return status
 
-    def _life(self, model: Object, templates: Templates, observed: Observed, served: Mapping[str, str]) -> Plan:
+    def _life(
+        self, model: Object, templates: Templates, observed: ObservedModel, served: Mapping[str, str]
+    ) -> ModelPlan:
         try:
             spec = read_spec(model)
             check_names(spec, templates, served)
@@ -130,7 +131,7 @@ class ModelReconciler:
             return plan_refusal(model, refused)
         return plan_life(model, spec, wanted, templates.head, observed)
 
-    def _wanted_of(self, model: Object, spec: ModelSpec, templates: Templates) -> Wanted:
+    def _wanted_of(self, model: Object, spec: ModelSpec, templates: Templates) -> ModelObjects:
         """Filled once for what a Model and the templates say."""
         uid, key = model["metadata"]["uid"], (int(model["metadata"].get("generation", 0)), templates.version)
         known = self._wanted.get(uid)
@@ -138,7 +139,7 @@ class ModelReconciler:
             known = self._wanted[uid] = (key, wanted_objects(spec, templates, uid))
         return known[1]
 
-    async def _write(self, plan: Plan, model: Object) -> Plan:
+    async def _write(self, plan: ModelPlan, model: Object) -> ModelPlan:
         """Do what was planned; what is refused of it becomes what is said."""
         try:
             for step in plan.steps:
@@ -146,7 +147,7 @@ class ModelReconciler:
         except RefusedModel as refused:
             return plan_refusal(model, refused)
         except (BadRequest, PermissionDenied) as error:
-            return plan_refusal(model, RefusedModel(Reason.APPLY_REFUSED, error.message))
+            return plan_refusal(model, RefusedModel(StatusReason.APPLY_REFUSED, error.message))
         return plan
 
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratos_autoscaler.kubernetes.api import Object
-from stratos_autoscaler.model_resources.filling import digest_of, object_name
-from stratos_autoscaler.model_resources.observed import Observed
+from stratos_autoscaler.model_resources.observed import ObservedModel
 from stratos_autoscaler.model_resources.problems import Problem, pod_problem
-from stratos_autoscaler.model_resources.spec import Reason
 from stratos_autoscaler.model_resources.steps import Apply, Delete, Step
+from stratos_autoscaler.model_resources.wanted.filling import digest_of, object_name
+from stratos_autoscaler.model_resources.wanted.spec import StatusReason
 
 
-class JobState(enum.Enum):
+class JobStage(enum.Enum):
     """How far a job is."""
 
     DONE = enum.auto()
@@ -30,10 +30,10 @@ class JobState(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What the status says of jobs that ended well."""
+    """Jobs that ended well, as the status says them."""
 
     digest: str = ""
-    """Of the last one."""
+    """Digest of the last one."""
     count: int = 0
 
 
@@ -41,7 +41,7 @@ class Recorded:
 class JobTurn:
     """How a job stands, what to write, and what is in its way."""
 
-    state: JobState
+    state: JobStage
     steps: tuple[Step, ...] = ()
     problem: Problem | None = None
 
@@ -52,8 +52,8 @@ def recorded(status: Mapping[str, Any]) -> Recorded:
     return Recorded(digest=str(said.get("digest") or ""), count=int(said.get("count") or 0))
 
 
-def job_turn(job: Object, end: str, head: str, salt: int, observed: Observed, failed: Reason) -> JobTurn:
-    """What to do for one job to be done.
+def job_turn(job: Object, end: str, head: str, salt: int, observed: ObservedModel, failed: StatusReason) -> JobTurn:
+    """Find the writes for one job to be done.
 
     Args:
         job: the object, whose name is made here.
@@ -66,22 +66,22 @@ def job_turn(job: Object, end: str, head: str, salt: int, observed: Observed, fa
     name = object_name(head, f"{end}-{digest_of([job['spec'], salt])[:10]}")
     others = [found for found in observed.of("Job") if found["metadata"]["name"] != name]
     if others:
-        return JobTurn(state=JobState.RUNNING, steps=tuple(delete_of("Job", found) for found in others))
+        return JobTurn(state=JobStage.RUNNING, steps=tuple(delete_of("Job", found) for found in others))
     found = observed.objects.get(("Job", name))
     if found is None:
         made = {**job, "metadata": {**job["metadata"], "name": name}}
-        return JobTurn(state=JobState.RUNNING, steps=(Apply(made),))
+        return JobTurn(state=JobStage.RUNNING, steps=(Apply(made),))
     conditions = {entry["type"]: entry for entry in (found.get("status") or {}).get("conditions") or ()}
     if (conditions.get("Complete") or {}).get("status") == "True":
-        return JobTurn(state=JobState.DONE)
+        return JobTurn(state=JobStage.DONE)
     problem = next((p for pod in observed.pods_of(name) if (p := pod_problem(pod)) is not None), None)
-    if problem is not None and problem.reason in (Reason.CRASH_ON_LOAD, Reason.SOURCE_FAILED):
+    if problem is not None and problem.reason in (StatusReason.CRASH_ON_LOAD, StatusReason.SOURCE_FAILED):
         problem = Problem(failed, problem.message)
     ended = conditions.get("Failed") or {}
     if ended.get("status") == "True":
         message = f"job {name}: {ended.get('message', '')}; delete it to have it run again"
-        return JobTurn(state=JobState.FAILED, problem=problem or Problem(failed, message))
-    return JobTurn(state=JobState.RUNNING, problem=problem)
+        return JobTurn(state=JobStage.FAILED, problem=problem or Problem(failed, message))
+    return JobTurn(state=JobStage.RUNNING, problem=problem)
 
 
 def delete_of(kind: str, found: Object) -> Delete:

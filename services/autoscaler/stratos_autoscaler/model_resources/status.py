@@ -11,30 +11,30 @@ from stratos.core.placement import WorkerRole
 from stratos_autoscaler.kubernetes.api import Object
 from stratos_autoscaler.kubernetes.noted_pools import POOL
 from stratos_autoscaler.kubernetes.workloads import COMPONENT_LABEL, MODEL_DIGEST
-from stratos_autoscaler.model_resources.observed import Observed
+from stratos_autoscaler.model_resources.observed import ObservedModel
 from stratos_autoscaler.model_resources.problems import MAX_MESSAGE, Problem
 from stratos_autoscaler.model_resources.records import Recorded
-from stratos_autoscaler.model_resources.spec import Reason
+from stratos_autoscaler.model_resources.wanted.spec import StatusReason
 
 SHOWN_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """What a plan found: how a Model stands beside its pods."""
+    """Findings of a plan: how a Model stands beside its pods."""
 
     recorded: Recorded
     problem: Problem | None = None
     served_name: str = ""
     digest: str = ""
-    """Of the source, where it says one."""
+    """Digest of the source, where it says one."""
     is_recording: bool = False
-    leaving: Reason | None = None
+    leaving: StatusReason | None = None
     """How far a Model is that was deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Pool:
+class _PoolCount:
     deployment: str
     mode: str
     replicas: int
@@ -56,7 +56,7 @@ class _Pool:
         }
 
 
-def status_of(model: Object, story: Story, observed: Observed, stamp: str) -> Object:
+def status_of(model: Object, story: Story, observed: ObservedModel, stamp: str) -> Object:
     """The whole status; ``None`` stands for what it has not.
 
     Args:
@@ -99,7 +99,7 @@ def is_same(status: Object, live: Mapping[str, Any]) -> bool:
     return bool(_without_none(status) == _without_none(dict(live)))
 
 
-def _conditions(story: Story, pools: Sequence[_Pool]) -> dict[str, tuple[bool, str, str]]:
+def _conditions(story: Story, pools: Sequence[_PoolCount]) -> dict[str, tuple[bool, str, str]]:
     """Whether each holds, with its reason and message."""
     counts = ", ".join(f"{pool.deployment} {pool.ready}/{pool.replicas}" for pool in pools)
     wanted = [pool for pool in pools if pool.replicas]
@@ -110,17 +110,17 @@ def _conditions(story: Story, pools: Sequence[_Pool]) -> dict[str, tuple[bool, s
     else:
         is_ready = is_told and serves and bool(pools)
         is_loading = story.is_recording or not is_ready or not all(pool.is_whole for pool in wanted)
-        why = Reason.RECORDING if story.is_recording and serves and pools else Reason.STARTING
-        at_rest = Reason.SERVING if wanted else Reason.ASLEEP
+        why = StatusReason.RECORDING if story.is_recording and serves and pools else StatusReason.STARTING
+        at_rest = StatusReason.SERVING if wanted else StatusReason.ASLEEP
         is_refused = story.problem is not None and not pools
         ready = (
             is_ready,
             at_rest if is_ready else story.problem.reason if is_refused and story.problem else why,
             counts,
         )
-        loading = (is_loading and not is_refused, why if is_loading and not is_refused else Reason.NONE, counts)
+        loading = (is_loading and not is_refused, why if is_loading and not is_refused else StatusReason.NONE, counts)
     problem = story.problem
-    failed = (True, problem.reason, problem.message) if problem else (False, Reason.NONE, "")
+    failed = (True, problem.reason, problem.message) if problem else (False, StatusReason.NONE, "")
     found = {"Ready": ready, "Loading": loading, "Failed": failed}
     return {kind: (holds, reason.value, message[:MAX_MESSAGE]) for kind, (holds, reason, message) in found.items()}
 
@@ -141,14 +141,14 @@ def _condition(
     }
 
 
-def _pools(observed: Observed) -> dict[WorkerRole, _Pool]:
+def _pools(observed: ObservedModel) -> dict[WorkerRole, _PoolCount]:
     found = {}
     for item in observed.of("Deployment"):
         status, metadata = item.get("status") or {}, item["metadata"]
         for role in WorkerRole:
             if (metadata.get("labels") or {}).get(COMPONENT_LABEL) == f"{role.value}-worker":
                 is_seen = int(status.get("observedGeneration") or 0) >= int(metadata.get("generation") or 0)
-                found[role] = _Pool(
+                found[role] = _PoolCount(
                     deployment=metadata["name"],
                     mode=str(json.loads((metadata.get("annotations") or {}).get(POOL, "{}")).get("mode", "")),
                     replicas=int(item["spec"].get("replicas", 1)),
@@ -158,7 +158,7 @@ def _pools(observed: Observed) -> dict[WorkerRole, _Pool]:
     return {role: found[role] for role in WorkerRole if role in found}
 
 
-def _noted(observed: Observed) -> list[str]:
+def _noted(observed: ObservedModel) -> list[str]:
     """Digests that workers were seen to serve."""
     notes = [found["metadata"].get("annotations") or {} for found in observed.of("Deployment")]
     return sorted(note[MODEL_DIGEST] for note in notes if note.get(MODEL_DIGEST))

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from stratos_autoscaler.model_resources.observed import JOB_NAME, Observed
-from stratos_autoscaler.model_resources.plan import FINALIZER, Plan, plan_end, plan_life, plan_refusal
-from stratos_autoscaler.model_resources.spec import Reason, RefusedModel, read_spec
+from stratos_autoscaler.model_resources.observed import JOB_NAME, ObservedModel
+from stratos_autoscaler.model_resources.plan import FINALIZER, ModelPlan, plan_end, plan_life, plan_refusal
 from stratos_autoscaler.model_resources.status import status_of
 from stratos_autoscaler.model_resources.steps import Apply, Delete, Finalize
+from stratos_autoscaler.model_resources.wanted.spec import RefusedModel, StatusReason, read_spec
 from tests.support.worlds.model_templates import OTHER_SOURCE, model, pool, templates_with, wanted_of
 
 Object = dict[str, Any]
@@ -26,15 +26,15 @@ class World:
         self.objects: dict[tuple[str, str], Object] = {}
         self.more: dict[str, Any] = {}
 
-    def plan(self) -> Plan:
-        observed = Observed(objects=self.objects, **self.more)
+    def plan(self) -> ModelPlan:
+        observed = ObservedModel(objects=self.objects, **self.more)
         if "deletionTimestamp" in self.model["metadata"]:
             return plan_end(self.model, self.templates, observed)
         wanted = wanted_of(self.model, self.templates)
         return plan_life(self.model, read_spec(self.model), wanted, self.templates.head, observed)
 
-    def turn(self) -> Plan:
-        """Plan, and do it."""
+    def turn(self) -> ModelPlan:
+        """ModelPlan, and do it."""
         plan = self.plan()
         for step in plan.steps:
             if isinstance(step, Apply):
@@ -45,7 +45,9 @@ class World:
                 del self.objects[step.kind, step.name]
             else:
                 self.model["metadata"]["finalizers"] = list(step.finalizers)
-        status = status_of(self.model, plan.story, Observed(objects=self.objects, **self.more), "2026-01-01T00:00:00Z")
+        status = status_of(
+            self.model, plan.story, ObservedModel(objects=self.objects, **self.more), "2026-01-01T00:00:00Z"
+        )
         self.model["status"] = status
         return plan
 
@@ -62,7 +64,7 @@ class World:
         assert not self.turn().steps
 
 
-def kinds_of(plan: Plan) -> list[str]:
+def kinds_of(plan: ModelPlan) -> list[str]:
     return [step.item["kind"] for step in plan.steps if isinstance(step, Apply)]
 
 
@@ -141,9 +143,9 @@ def test_what_a_spec_or_a_template_no_longer_has_goes() -> None:
 
 
 def test_a_refused_model_changes_nothing() -> None:
-    plan = plan_refusal(model(), RefusedModel(Reason.NAME_OF_VALUES, "values have it"))
+    plan = plan_refusal(model(), RefusedModel(StatusReason.NAME_OF_VALUES, "values have it"))
     assert plan.steps == ()
-    status = status_of(model(), plan.story, Observed(), "now")
+    status = status_of(model(), plan.story, ObservedModel(), "now")
     shown = {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]}
     assert shown == {
         "Ready": ("False", "NameBelongsToValues"),
@@ -165,12 +167,12 @@ def test_a_model_goes_off_the_list_then_drains_then_ends(is_loaded: bool) -> Non
     assert [type(step) for step in plan.steps] == [Delete], "a job that still records ends before all else"
     plan = world.turn()
     assert kinds_of(plan) == ["Job"]
-    assert plan.story.leaving is Reason.RETIRING
+    assert plan.story.leaving is StatusReason.RETIRING
     assert any(kind == "Deployment" for kind, _ in world.objects)
     world.end_job()
     for world.more in ({"num_busy": None}, {"num_busy": 3}):
         plan = world.turn()
-        assert (plan.steps, plan.story.leaving) == ((), Reason.DRAINING)
+        assert (plan.steps, plan.story.leaving) == ((), StatusReason.DRAINING)
     world.more = {"num_busy": 0, "pods": [{"metadata": {"name": "p"}, "status": {}}]}
     assert {step.name for step in world.turn().steps if isinstance(step, Delete)} == {
         "demo-prefill-chat", "demo-decode-chat"
@@ -188,7 +190,7 @@ def test_requests_that_never_end_are_waited_for_no_longer_than_that() -> None:
     world.turn()
     world.end_job()
     world.more = {"num_busy": 3, "is_patient": False}
-    assert world.plan().story.leaving is Reason.STOPPING
+    assert world.plan().story.leaving is StatusReason.STOPPING
 
 
 def test_a_job_that_cannot_take_the_records_away_is_made_again() -> None:
@@ -200,7 +202,7 @@ def test_a_job_that_cannot_take_the_records_away_is_made_again() -> None:
     world.end_job("Failed")
     plan = world.turn()
     assert plan.story.problem is not None
-    assert plan.story.problem.reason is Reason.RETIRE_FAILED
+    assert plan.story.problem.reason is StatusReason.RETIRE_FAILED
     assert kinds_of(world.turn()) == ["Job"]
 
 
@@ -214,7 +216,10 @@ def test_a_job_that_fails_says_its_last_words() -> None:
     world.more = {"job_pods": [pod]}
     problem = world.turn().story.problem
     assert problem is not None
-    assert (problem.reason, problem.message) == (Reason.RECORD_FAILED, "job-1: Error: an adapter has the name 'chat'")
+    assert (problem.reason, problem.message) == (
+        StatusReason.RECORD_FAILED,
+        "job-1: Error: an adapter has the name 'chat'",
+    )
 
 
 def serving(world: World, **counts: int) -> None:
@@ -261,7 +266,7 @@ def test_the_time_of_a_condition_is_that_of_its_change() -> None:
     world.settle()
     serving(world)
     world.turn()
-    observed = Observed(objects=world.objects)
+    observed = ObservedModel(objects=world.objects)
     later = status_of(world.model, world.plan().story, observed, "2026-02-02T00:00:00Z")
     assert {c["lastTransitionTime"] for c in later["conditions"]} == {"2026-01-01T00:00:00Z"}
     serving(world, ready=0)

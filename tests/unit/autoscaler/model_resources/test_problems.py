@@ -10,9 +10,9 @@ import pytest
 from stratos.common.clock import FakeClock
 from stratos.common.errors import DependencyDown
 from stratos_autoscaler.model_resources.drains import IDLE_S, Drains
-from stratos_autoscaler.model_resources.observed import Observed
+from stratos_autoscaler.model_resources.observed import ObservedModel
 from stratos_autoscaler.model_resources.problems import first_problem, last_words, pod_problem
-from stratos_autoscaler.model_resources.spec import Reason
+from stratos_autoscaler.model_resources.wanted.spec import StatusReason
 
 LONGEST_S = 600.0
 
@@ -44,30 +44,42 @@ LOGGED = '{"message": "the worker failed", "exception": "Traceback\\n  x\\nInval
 @pytest.mark.parametrize(
     ("found", "reason", "message"),
     [
-        (pod(conditions=unscheduled("0/3 nodes: Insufficient nvidia.com/gpu")), Reason.NO_ROOM, "nvidia.com/gpu"),
+        (pod(conditions=unscheduled("0/3 nodes: Insufficient nvidia.com/gpu")), StatusReason.NO_ROOM, "nvidia.com/gpu"),
         (
             pod(conditions=unscheduled('persistentvolumeclaim "disk" not found')),
-            Reason.SOURCE_NOT_FOUND,
+            StatusReason.SOURCE_NOT_FOUND,
             '"disk" not found',
         ),
-        (pod(containerStatuses=waiting("ImagePullBackOff", "back-off x:1")), Reason.IMAGE_NOT_PULLED, "back-off x:1"),
-        (pod(initContainerStatuses=waiting("ErrImagePull", "no x:1")), Reason.IMAGE_NOT_PULLED, "no x:1"),
+        (
+            pod(containerStatuses=waiting("ImagePullBackOff", "back-off x:1")),
+            StatusReason.IMAGE_NOT_PULLED,
+            "back-off x:1",
+        ),
+        (pod(initContainerStatuses=waiting("ErrImagePull", "no x:1")), StatusReason.IMAGE_NOT_PULLED, "no x:1"),
         (
             pod(containerStatuses=waiting("CreateContainerConfigError", 'secret "s" not found')),
-            Reason.CONTAINER_NOT_STARTED,
+            StatusReason.CONTAINER_NOT_STARTED,
             'secret "s"',
         ),
-        (pod(containerStatuses=ended(f"first\n{LOGGED}")), Reason.CRASH_ON_LOAD, "InvalidCheckpoint: no such tensor"),
-        (pod(containerStatuses=ended("x", reason="OOMKilled", code=137)), Reason.CRASH_ON_LOAD, "out of memory"),
+        (
+            pod(containerStatuses=ended(f"first\n{LOGGED}")),
+            StatusReason.CRASH_ON_LOAD,
+            "InvalidCheckpoint: no such tensor",
+        ),
+        (pod(containerStatuses=ended("x", reason="OOMKilled", code=137)), StatusReason.CRASH_ON_LOAD, "out of memory"),
         (
             pod(initContainerStatuses=ended("Error: models/x in the object store has no config.json", "model")),
-            Reason.SOURCE_NOT_FOUND,
+            StatusReason.SOURCE_NOT_FOUND,
             "has no config.json",
         ),
-        (pod(initContainerStatuses=ended("Error: digests differ", "model")), Reason.SOURCE_FAILED, "digests differ"),
+        (
+            pod(initContainerStatuses=ended("Error: digests differ", "model")),
+            StatusReason.SOURCE_FAILED,
+            "digests differ",
+        ),
     ],
 )
-def test_a_pod_says_why_it_does_not_serve(found: dict[str, Any], reason: Reason, message: str) -> None:
+def test_a_pod_says_why_it_does_not_serve(found: dict[str, Any], reason: StatusReason, message: str) -> None:
     problem = pod_problem(found)
     assert problem is not None
     assert problem.reason is reason
@@ -95,10 +107,10 @@ def test_a_deployment_speaks_where_no_pod_does() -> None:
     found = {"metadata": {"name": "d"}, "status": {"conditions": [slow, refused]}}
     problem = first_problem([found], [])
     assert problem is not None
-    assert (problem.reason, problem.message) == (Reason.PODS_REFUSED, "d: exceeded quota")
+    assert (problem.reason, problem.message) == (StatusReason.PODS_REFUSED, "d: exceeded quota")
     crashed = first_problem([found], [pod(containerStatuses=ended("boom"))])
     assert crashed is not None
-    assert crashed.reason is Reason.CRASH_ON_LOAD
+    assert crashed.reason is StatusReason.CRASH_ON_LOAD
     assert first_problem([{"metadata": {"name": "d"}}], []) is None
 
 
@@ -117,7 +129,7 @@ async def test_a_model_leaves_once_it_was_idle_for_a_while() -> None:
     drains = Drains(count, LONGEST_S, clock)
     seen = []
     while counts:
-        looked = await drains.look("u", Observed(), "d")
+        looked = await drains.look("u", ObservedModel(), "d")
         seen.append(looked.num_busy)
         clock.advance(IDLE_S)
     assert seen == [5, None, None, None, 0], "an answer that is missing begins the wait again"
@@ -130,9 +142,9 @@ async def test_routers_that_are_away_do_not_hold_a_model_for_ever() -> None:
         raise DependencyDown("no router")
 
     drains = Drains(count, LONGEST_S, clock)
-    assert (await drains.look("u", Observed(), "")).is_patient
+    assert (await drains.look("u", ObservedModel(), "")).is_patient
     clock.advance(LONGEST_S)
-    looked = await drains.look("u", Observed(), "")
+    looked = await drains.look("u", ObservedModel(), "")
     assert (looked.num_busy, looked.is_patient) == (None, False)
     drains.keep([])
-    assert (await drains.look("u", Observed(), "")).is_patient, "another Model of that name begins its own wait"
+    assert (await drains.look("u", ObservedModel(), "")).is_patient, "another Model of that name begins its own wait"

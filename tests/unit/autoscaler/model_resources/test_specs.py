@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from stratos_autoscaler.model_resources.filling import filled, object_name
 from stratos_autoscaler.model_resources.plan import check_names
-from stratos_autoscaler.model_resources.sources import SOURCES
-from stratos_autoscaler.model_resources.spec import Reason, RefusedModel, read_spec
+from stratos_autoscaler.model_resources.wanted.filling import filled, object_name
+from stratos_autoscaler.model_resources.wanted.sources import SOURCES
+from stratos_autoscaler.model_resources.wanted.spec import RefusedModel, StatusReason, read_spec
 from tests.support.worlds.model_templates import OTHER_SOURCE, SOURCE, model, pool, templates_with, wanted_of
 
 HOSTILE = ["$(REDIS_PASSWORD)", "a\nb", "a b", '"', "--owner=x", "../x", "", "x" * 600, 7, None, {"a": 1}, ["a"]]
@@ -25,7 +25,7 @@ def test_no_text_of_a_source_takes_what_it_should_not(field: tuple[str, str], te
     required = {n: good[n] for n, one in SOURCES[kind].fields.items() if one.is_required}
     with pytest.raises(RefusedModel, match=re.escape(f"spec.source.{kind}.{name}")) as refused:
         read_spec(model(source={kind: {**required, name: text}}))
-    assert refused.value.reason is Reason.INVALID_SPEC
+    assert refused.value.reason is StatusReason.INVALID_SPEC
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_no_text_of_a_source_takes_what_it_should_not(field: tuple[str, str], te
 def test_a_spec_that_cannot_be_is_refused_by_its_field(spec: dict[str, Any], said: str) -> None:
     with pytest.raises(RefusedModel, match=said) as refused:
         wanted_of(model(**spec), templates_with())
-    assert refused.value.reason is Reason.INVALID_SPEC
+    assert refused.value.reason is StatusReason.INVALID_SPEC
 
 
 @pytest.mark.parametrize("name", ["Chat", "chat.fast", "x" * 33, "1chat", "chat-"])
@@ -72,10 +72,10 @@ def test_a_template_and_a_source_that_the_values_do_not_offer_are_named() -> Non
     templates = templates_with(small=pool("decode"), large=pool("decode"))
     with pytest.raises(RefusedModel, match="there are large, small") as refused:
         wanted_of(model(), templates)
-    assert refused.value.reason is Reason.UNKNOWN_TEMPLATE
+    assert refused.value.reason is StatusReason.UNKNOWN_TEMPLATE
     with pytest.raises(RefusedModel, match="it has objectStore") as refused:
         wanted_of(model(template="small", source={"claim": {"name": "x"}}), templates)
-    assert refused.value.reason is Reason.SOURCE_NOT_OFFERED
+    assert refused.value.reason is StatusReason.SOURCE_NOT_OFFERED
     with pytest.raises(RefusedModel, match="has no prefill pool"):
         wanted_of(model(template="small", prefill={"minReplicas": 2}), templates)
 
@@ -83,13 +83,13 @@ def test_a_template_and_a_source_that_the_values_do_not_offer_are_named() -> Non
 @pytest.mark.parametrize(
     ("name", "served", "reason"),
     [
-        ("base", "x", Reason.NAME_OF_VALUES),
-        ("base-fast", "x", Reason.NAME_OF_VALUES),
-        ("chat", "team/base", Reason.NAME_OF_VALUES),
-        ("chat", "taken", Reason.NAME_TAKEN),
+        ("base", "x", StatusReason.NAME_OF_VALUES),
+        ("base-fast", "x", StatusReason.NAME_OF_VALUES),
+        ("chat", "team/base", StatusReason.NAME_OF_VALUES),
+        ("chat", "taken", StatusReason.NAME_TAKEN),
     ],
 )
-def test_a_name_belongs_to_one(name: str, served: str, reason: Reason) -> None:
+def test_a_name_belongs_to_one(name: str, served: str, reason: StatusReason) -> None:
     with pytest.raises(RefusedModel) as refused:
         check_names(read_spec(model(name, servedName=served)), templates_with(), {"taken": "older"})
     assert refused.value.reason is reason

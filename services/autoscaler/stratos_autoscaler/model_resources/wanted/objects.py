@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stratos_autoscaler.kubernetes.api import Object
-from stratos_autoscaler.model_resources.filling import digest_of, filled
-from stratos_autoscaler.model_resources.sizes import sized
-from stratos_autoscaler.model_resources.sources import SOURCES, Words
-from stratos_autoscaler.model_resources.spec import API_VERSION, KIND, ModelSpec, Reason, RefusedModel
-from stratos_autoscaler.model_resources.templates import Templates
+from stratos_autoscaler.model_resources.wanted.filling import digest_of, filled
+from stratos_autoscaler.model_resources.wanted.sizes import sized
+from stratos_autoscaler.model_resources.wanted.sources import SOURCES, Words
+from stratos_autoscaler.model_resources.wanted.spec import API_VERSION, KIND, ModelSpec, RefusedModel, StatusReason
+from stratos_autoscaler.model_resources.wanted.templates import Templates
 
 MODEL_RESOURCE = "stratosserve.io/model-resource"
 """Label of all objects of a Model."""
@@ -23,7 +23,7 @@ _MANAGED_BY = "app.kubernetes.io/managed-by"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ModelObjects:
     """Objects of one Model."""
 
     objects: Sequence[Object]
@@ -33,8 +33,8 @@ class Wanted:
     record_digest: str
 
 
-def wanted_objects(spec: ModelSpec, templates: Templates, uid: str) -> Wanted:
-    """What a Model should have.
+def wanted_objects(spec: ModelSpec, templates: Templates, uid: str) -> ModelObjects:
+    """Fill the chart's objects for a Model.
 
     Raises:
         RefusedModel: a template, a source, a term or a size that cannot be.
@@ -44,7 +44,7 @@ def wanted_objects(spec: ModelSpec, templates: Templates, uid: str) -> Wanted:
     (job,) = [item for item in found if item["kind"] == "Job"]
     rest = sized([item for item in found if item["kind"] != "Job"], spec)
     record = owned(job, spec.name, uid)
-    return Wanted(
+    return ModelObjects(
         objects=[_marked(owned(item, spec.name, uid)) for item in rest],
         record=record,
         record_digest=digest_of(record["spec"]),
@@ -80,7 +80,7 @@ def _words(spec: ModelSpec, templates: Templates) -> Words:
     for name, value in spec.terms.items():
         if name not in templates.terms:
             raise RefusedModel(
-                Reason.INVALID_SPEC, f"spec.terms.{name} is none of {', '.join(sorted(templates.terms))}"
+                StatusReason.INVALID_SPEC, f"spec.terms.{name} is none of {', '.join(sorted(templates.terms))}"
             )
         terms[templates.terms[name]] = value
     words = SOURCES[spec.source_kind].words(spec.source)

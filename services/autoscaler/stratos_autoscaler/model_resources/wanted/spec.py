@@ -1,4 +1,4 @@
-"""What a ``Model`` asks for, read from the object.
+"""Spec of a ``Model``, read from the object.
 
 The API server has checked it against the kind's definition, of which an older version may be installed; so all that
 goes into other objects is checked here again.  A dollar sign is refused everywhere: kubelets put variables, passwords
@@ -15,7 +15,7 @@ from typing import Any
 
 from stratos.core.placement import WorkerRole
 from stratos_autoscaler.kubernetes.api import Object
-from stratos_autoscaler.model_resources.sources import SOURCES
+from stratos_autoscaler.model_resources.wanted.sources import SOURCES
 
 GROUP, VERSION, PLURAL = "stratosserve.io", "v1alpha1", "models"
 API_VERSION, KIND = f"{GROUP}/{VERSION}", "Model"
@@ -26,7 +26,7 @@ DEFAULT_TEMPLATE = "default"
 SIZES = ("replicas", "minReplicas", "maxReplicas")
 
 
-class Reason(enum.StrEnum):
+class StatusReason(enum.StrEnum):
     """Reasons of conditions, and of the status."""
 
     SERVING = "Serving"
@@ -72,7 +72,7 @@ class RefusedModel(Exception):
         message: for people.
     """
 
-    def __init__(self, reason: Reason, message: str) -> None:
+    def __init__(self, reason: StatusReason, message: str) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message
@@ -188,4 +188,4 @@ def _mapping(value: Any, where: str) -> Mapping[str, Any]:
 
 
 def _invalid(where: str, why: str) -> RefusedModel:
-    return RefusedModel(Reason.INVALID_SPEC, f"{where} {why}")
+    return RefusedModel(StatusReason.INVALID_SPEC, f"{where} {why}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from stratos.common.errors import DependencyDown
 from stratos_autoscaler.kubernetes.api import Object
-from stratos_autoscaler.model_resources.spec import ModelSpec, Reason, RefusedModel
+from stratos_autoscaler.model_resources.wanted.spec import ModelSpec, RefusedModel, StatusReason
 
 _TEMPLATE = "template."
 
@@ -20,7 +20,7 @@ class Templates:
 
     version: str
     head: str
-    """Of names of objects."""
+    """Beginning of names of objects."""
     owner: str
     """Head of what the records' owner is called."""
     names: frozenset[str]
@@ -44,19 +44,20 @@ class Templates:
         known = sorted({name for name, _ in self.objects})
         if spec.template not in known:
             raise RefusedModel(
-                Reason.UNKNOWN_TEMPLATE, f"the values have no template {spec.template!r}; there are {', '.join(known)}"
+                StatusReason.UNKNOWN_TEMPLATE,
+                f"the values have no template {spec.template!r}; there are {', '.join(known)}",
             )
         found = self.objects.get((spec.template, spec.source_kind))
         if found is None:
             offered = ", ".join(sorted(kind for name, kind in self.objects if name == spec.template))
             raise RefusedModel(
-                Reason.SOURCE_NOT_OFFERED, f"modelResources.sources has no {spec.source_kind}; it has {offered}"
+                StatusReason.SOURCE_NOT_OFFERED, f"modelResources.sources has no {spec.source_kind}; it has {offered}"
             )
         return found
 
 
 def read_templates(config_map: Object) -> Templates:
-    """What a ConfigMap says.
+    """Read a ConfigMap.
 
     Raises:
         DependencyDown: it is not the chart's.

@@ -11,7 +11,7 @@ from stratos.planning.settings import ScalingMode
 from stratos_autoscaler.kubernetes.api import Object
 from stratos_autoscaler.kubernetes.noted_pools import POOL
 from stratos_autoscaler.kubernetes.workloads import COMPONENT_LABEL
-from stratos_autoscaler.model_resources.spec import ModelSpec, PoolSize, Reason, RefusedModel
+from stratos_autoscaler.model_resources.wanted.spec import ModelSpec, PoolSize, RefusedModel, StatusReason
 
 SPEC_REPLICAS = "stratosserve.io/spec-replicas"
 """Replicas that the Model asked for when they were written last: another size was given through the scale."""
@@ -29,7 +29,7 @@ def sized(objects: Iterable[Object], spec: ModelSpec) -> list[Object]:
             raise _refused(role, f"template {spec.template!r} has no {role.value} pool")
     left = {role for role in bounds if not spec.sizes.get(role, PoolSize()).is_off}
     if not left:
-        raise RefusedModel(Reason.INVALID_SPEC, "both pools are left out")
+        raise RefusedModel(StatusReason.INVALID_SPEC, "both pools are left out")
     said = {role: _checked(role, spec.sizes.get(role, PoolSize()), bounds[role]) for role in left}
     return [_with_size(found, said) for found in made if _role(found) is None or _role(found) in left]
 
@@ -89,4 +89,4 @@ def _with_size(found: Object, said: Mapping[WorkerRole, dict[str, Any]]) -> Obje
 
 
 def _refused(role: WorkerRole, why: str) -> RefusedModel:
-    return RefusedModel(Reason.INVALID_SPEC, f"spec.{role.value}: {why}")
+    return RefusedModel(StatusReason.INVALID_SPEC, f"spec.{role.value}: {why}")

@@ -25,7 +25,7 @@ class SourceField:
 
     pattern: str
     text: str
-    """What it is, for people."""
+    """Description for people."""
     max_length: int = 253
     is_required: bool = False
 
@@ -37,7 +37,7 @@ class SourceKind:
     text: str
     fields: Mapping[str, SourceField]
     words: Callable[[Mapping[str, str]], Words]
-    """Of what a Model says of the fields."""
+    """Made of the texts that a Model has for the fields."""
 
 
 def _object_store(said: Mapping[str, str]) -> Words:

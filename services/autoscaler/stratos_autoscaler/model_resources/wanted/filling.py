@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from stratos_autoscaler.kubernetes.api import Object
-from stratos_autoscaler.model_resources.sources import Words
+from stratos_autoscaler.model_resources.wanted.sources import Words
 
 MAX_NAME = 63
 _NAME = re.compile(r"__NAME_([a-z-]+)__MODEL__([a-z0-9-]*)__")
