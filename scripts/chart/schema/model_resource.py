@@ -47,7 +47,7 @@ def model_definition(values_schema: dict[str, Any]) -> dict[str, Any]:
         "additionalPrinterColumns": [
             _column("Served as", ".status.servedName"),
             _column("State", ".status.state"),
-            _column("ModelReason", ".status.reason"),
+            _column("Reason", ".status.reason"),
             _column("Prefill", ".status.pools.prefill.shown"),
             _column("Decode", ".status.pools.decode.shown"),
             _column("Revision", ".status.revision"),
