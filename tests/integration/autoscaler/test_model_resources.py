@@ -285,6 +285,19 @@ async def test_a_model_that_goes_while_it_loads_leaves_nothing(tmp_path: Path) -
         assert not cluster.deployments
 
 
+async def test_a_model_whose_name_the_values_took_goes_without_their_workers(tmp_path: Path) -> None:
+    async with cluster_with(tmp_path, model()) as (cluster, make):
+        labels = {"app.kubernetes.io/component": "decode-worker", "stratosserve.io/model": "chat"}
+        cluster.deployments[DECODE] = {"metadata": {"name": DECODE, "labels": labels}, "spec": {"replicas": 1}}
+        cluster.pods["theirs"] = {"metadata": {"name": "theirs", "labels": labels}, "status": {"phase": "Running"}}
+        one = make()
+        delete(cluster, "chat")
+        await one.turn_until(lambda: len(cluster.jobs) == 1)
+        end_job(cluster)
+        await one.turn_until(lambda: not cluster.models)
+        assert set(cluster.deployments) == {DECODE}
+
+
 async def test_without_templates_or_the_lease_nothing_happens(tmp_path: Path) -> None:
     async with cluster_with(tmp_path, model(is_ours=False)) as (cluster, make):
         first, second = make(), make()

@@ -73,23 +73,27 @@ def plain(found: Object) -> Object:
     return {**found, "metadata": metadata}
 
 
-def values_with(models: list[dict[str, Any]], template: dict[str, Any], **more: Any) -> dict[str, Any]:
+def values_with(models: list[dict[str, Any]], template: dict[str, Any]) -> dict[str, Any]:
     resources = {"enabled": True, "sources": ALL_SOURCES, "templates": {"default": template}}
-    return {"models": models, "modelResources": resources, "autoscaler": {"replicas": 2}, **more}
+    return {"models": models, "modelResources": resources, "networkPolicies": {"enabled": False}}
 
 
-@pytest.mark.parametrize("release", ["demo", "a-release-whose-name-is-as-long-as-helm-lets-it-be-53"])
-def test_objects_of_a_model_are_those_of_an_entry_of_models(release: str) -> None:
+@pytest.mark.parametrize(
+    ("release", "cases"),
+    [("demo", list(SOURCES)), ("a-release-whose-name-is-as-long-as-helm-lets-it-be-53", ["claim"])],
+)
+def test_objects_of_a_model_are_those_of_an_entry_of_models(release: str, cases: list[str]) -> None:
     terms = {"size": "8b", "maxInputTokens": 128}
-    names = {case: f"model-of-some-team-{number}" for number, case in enumerate(SOURCES)}
+    names = {case: f"model-of-some-team-{number}" for number, case in enumerate(cases)}
     entries = [
-        {"name": names[case], "servedName": f"team/{names[case]}", "source": {case.partition(" ")[0]: entry},
+        {"name": name, "servedName": f"team/{name}", "source": {case.partition(" ")[0]: SOURCES[case][0]},
          "terms": terms, **POOLS}
-        for case, (entry, _) in SOURCES.items()
+        for case, name in names.items()
     ]  # fmt: skip
     objects = rendered(values_with([BASE, *entries], POOLS), release=release, kube_version="1.35.0")
-    for case, (_, source) in SOURCES.items():
-        spec = {"servedName": f"team/{names[case]}", "source": {case.partition(" ")[0]: source}, "terms": terms}
+    for case in cases:
+        source = {case.partition(" ")[0]: SOURCES[case][1]}
+        spec = {"servedName": f"team/{names[case]}", "source": source, "terms": terms}
         wanted = made(objects, spec, names[case])
         assert [found["kind"] for found in wanted.objects].count("Deployment") == 2
         assert len(wanted.objects) == 5, "budgets of both pools, and the HPA of one"
@@ -126,18 +130,6 @@ def test_sizes_of_a_model_are_those_of_an_entry_with_them() -> None:
             made(objects, {"source": {"claim": {"name": "disk"}}, **wrong})
 
 
-def test_pools_of_a_model_are_read_as_those_of_values_are() -> None:
-    objects = rendered({"modelResources": {"enabled": True, "templates": {"default": POOLS}}})
-    wanted = made(objects, {"source": {"claim": {"name": "disk"}}})
-    notes = [f["metadata"]["annotations"][POOL] for f in wanted.objects if f["kind"] == "Deployment"]
-    said = [json.loads(note) for note in notes]
-    assert [(s["deployment"], s["model_name"], s["served_name"], s["mode"]) for s in said] == [
-        ("demo-prefill-small", "small", "small", "planner"),
-        ("demo-decode-small", "small", "small", "hpa"),
-    ]
-    assert {WorkerRole(s["role"]) for s in said} == set(WorkerRole)
-
-
 def test_nothing_of_it_is_there_until_it_is_asked_for() -> None:
     objects = checked({})
     assert not kinds(objects, "CustomResourceDefinition")
@@ -166,12 +158,20 @@ def test_the_autoscaler_is_told_of_its_templates_and_may_do_what_it_does() -> No
     assert "STRATOS_ROUTER_QUEUE__WAKE_TIMEOUT_S" not in variables(container(objects, "demo-router"))
 
 
-def test_a_template_that_lets_models_sleep_has_requests_wait() -> None:
-    asleep = {role: {"autoscaling": {"minReplicas": 0}} for role in ("prefill", "decode")}
-    resources = {"enabled": True, "crd": False, "templates": {"default": {}, "sleepy": asleep}}
-    objects = rendered({"modelResources": resources})
-    assert "STRATOS_ROUTER_QUEUE__WAKE_TIMEOUT_S" in variables(container(objects, "demo-router"))
+def test_pools_of_a_model_are_read_as_those_of_values_are() -> None:
+    sleepy = {**POOLS, "decode": {"autoscaling": {"minReplicas": 0}}}
+    objects = rendered({"modelResources": {"enabled": True, "crd": False, "templates": {"default": sleepy}}})
+    wanted = made(objects, {"source": {"claim": {"name": "disk"}}})
+    said = [json.loads(f["metadata"]["annotations"][POOL]) for f in wanted.objects if f["kind"] == "Deployment"]
+    assert [(s["deployment"], s["model_name"], s["served_name"], s["mode"]) for s in said] == [
+        ("demo-prefill-small", "small", "small", "planner"),
+        ("demo-decode-small", "small", "small", "hpa"),
+    ]
+    assert {WorkerRole(s["role"]) for s in said} == set(WorkerRole)
     assert not kinds(objects, "CustomResourceDefinition"), "another release has it"
+    assert "STRATOS_ROUTER_QUEUE__WAKE_TIMEOUT_S" in variables(container(objects, "demo-router")), (
+        "its models may sleep"
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from stratos.common.errors import NotFound
 from stratos_autoscaler.kubernetes.api import APPLY_PATCH, CONFLICT, MERGE_PATCH, ApiServer, Object
 from stratos_autoscaler.kubernetes.informer import Informer
 from stratos_autoscaler.kubernetes.settings import KubernetesConfig
-from stratos_autoscaler.kubernetes.workloads import MODEL_LABEL, Workloads
+from stratos_autoscaler.kubernetes.workloads import COMPONENT_LABEL, MODEL_LABEL, Workloads
 from stratos_autoscaler.model_resources.observed import JOB_NAME, ObservedModel
 from stratos_autoscaler.model_resources.steps import Apply, Delete, Finalize, Step
 from stratos_autoscaler.model_resources.wanted.objects import MANAGER, MODEL_RESOURCE, is_owned
@@ -89,10 +89,15 @@ class ModelCluster:
             if is_owned(found, uid)
         }
         jobs = {its for kind, its in objects if kind == "Job"}
-        has_workers = any(kind == "Deployment" for kind, _ in objects) or "deletionTimestamp" in model["metadata"]
+        # The values may have the name by now: then pods of that role are theirs.
+        others = {_role_of(found) for found in all_of["Deployment"] if _is_of(found, name) and not is_owned(found, uid)}
         return ObservedModel(
             objects=objects,
-            pods=[pod for pod in self._workloads.watched_pods.objects() if has_workers and _is_worker_of(pod, name)],
+            pods=[
+                pod
+                for pod in self._workloads.watched_pods.objects()
+                if _is_of(pod, name) and _role_of(pod) not in others and not _has_ended(pod)
+            ],
             job_pods=[pod for pod in self._job_pods.objects() if _labels(pod).get(JOB_NAME) in jobs],
         )
 
@@ -154,8 +159,16 @@ class ModelCluster:
             self._models.put(name, changed)
 
 
-def _is_worker_of(pod: Object, name: str) -> bool:
-    return bool(_labels(pod).get(MODEL_LABEL) == name) and pod["status"].get("phase") not in ("Succeeded", "Failed")
+def _is_of(found: Object, name: str) -> bool:
+    return bool(_labels(found).get(MODEL_LABEL) == name)
+
+
+def _role_of(found: Object) -> str:
+    return _labels(found).get(COMPONENT_LABEL, "")
+
+
+def _has_ended(pod: Object) -> bool:
+    return pod["status"].get("phase") in ("Succeeded", "Failed")
 
 
 def _labels(found: Object) -> Mapping[str, str]:
