@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import FakeClock
@@ -199,12 +200,14 @@ async def test_an_object_of_another_owner_is_never_taken_over(tmp_path: Path) ->
         assert cluster.deployments[DECODE]["spec"] == {"replicas": 3}
 
 
-async def test_a_model_that_cannot_be_made_does_not_stop_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("status_code", [422, 403, 500])
+async def test_a_model_that_cannot_be_made_does_not_stop_the_others(tmp_path: Path, status_code: int) -> None:
     async with cluster_with(tmp_path, model("a"), model("b", template="none"), model("c", servedName="c")) as (
         cluster,
         make,
     ):
         cluster.refused["Deployment", "demo-prefill-a"] = "spec.template: Invalid value"
+        cluster.refused_with = status_code
         one = make()
         await one.turn(3)
         assert status(cluster, "a") == ("Failed", "ApplyRefused")

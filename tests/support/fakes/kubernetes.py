@@ -45,6 +45,7 @@ class FakeKubernetes:
         """Kind and name of every server-side apply, refused ones included."""
         self.refused: dict[tuple[str, str], str] = {}
         """Why the API server takes no such object."""
+        self.refused_with = 422
         self.calls: list[str] = []
         """Method and path of every call, watches included."""
 
@@ -124,7 +125,7 @@ class FakeKubernetes:
         if request.headers.get("content-type") == "application/apply-patch+yaml":
             self.applied.append((body["kind"], body["metadata"]["name"]))
             if (refused := self.refused.get((body["kind"], body["metadata"]["name"]))) is not None:
-                return JSONResponse({"message": refused}, status_code=422)
+                return JSONResponse({"message": refused}, status_code=self.refused_with)
             if parts[-1] not in kinds[parts[-2]] and "resourceVersion" not in body["metadata"]:
                 body["metadata"]["uid"] = f"uid-{self._next_version()}"
                 kinds[parts[-2]][parts[-1]] = body

@@ -9,7 +9,7 @@ from stratos_autoscaler.kubernetes.noted_pools import POOL
 from stratos_autoscaler.model_resources.plan import FINALIZER
 from stratos_autoscaler.model_resources.wanted.objects import ModelObjects, wanted_objects
 from stratos_autoscaler.model_resources.wanted.spec import read_spec
-from stratos_autoscaler.model_resources.wanted.templates import Templates, read_templates
+from stratos_autoscaler.model_resources.wanted.templates import FORMAT, Templates, read_templates
 
 Object = dict[str, Any]
 SOURCE: Object = {"objectStore": {"prefix": "models/chat", "digest": "a" * 64}}
@@ -63,8 +63,8 @@ def config_map(**templates: list[Object]) -> Object:
     )  # fmt: skip
     made = templates or {"default": [*pool("prefill"), *pool("decode")]}
     facts = {
-        "head": "demo", "owner": "Model of stratos/demo", "names": ["base"], "served_names": ["team/base"],
-        "pools": ["decode-base", "decode-base-fast"], "terms": {"maxInputTokens": "max_input_tokens"},
+        "format": FORMAT, "head": "demo", "owner": "Model of stratos/demo",
+        "names": ["base"], "served_names": ["team/base"], "pools": ["decode-base", "decode-base-fast"], "terms": {"maxInputTokens": "max_input_tokens"},
     }  # fmt: skip
     retire = job("__NAME_retire-__MODEL__-0__", "retire-models", "--owner=__OWNER__")
     data = {f"template.{name}.objectStore": json.dumps([*found, record]) for name, found in made.items()}

@@ -60,7 +60,8 @@
 {{ include "stratos.job" (dict "root" . "component" "tools" "name" "retire-__MODEL__" "spec" (include "stratos.jobSpec" (dict "backoff" 30 "labels" $labels "pod" $pod))) }}
 {{- end }}
 
-{{/* What the autoscaler has to know besides, as JSON: names that values have, and names of terms in records. */}}
+{{/* What the autoscaler has to know besides, as JSON: names that values have, and names of terms in records. Another format for
+     words that an autoscaler of the version before does not fill: it waits for the one that does. */}}
 {{- define "stratos.modelFacts" -}}
 {{- $known := (get (.Files.Get "files/settings.json" | fromJson) "gateway").config -}}
 {{- $terms := dict -}}
@@ -72,7 +73,7 @@
 {{- range .Values.models }}{{ $names = append $names .name }}{{ $served = append $served (include "stratos.servedName" .) }}{{ end -}}
 {{- $pools := list -}}
 {{- range include "stratos.workerPools" . | fromJsonArray }}{{ $pools = append $pools (printf "%s-%s" .role .id) }}{{ end -}}
-{{- dict "head" (include "stratos.fullname" .) "owner" (printf "Model of %s/%s" .Release.Namespace .Release.Name) "names" $names "served_names" $served "pools" $pools "terms" $terms | toJson -}}
+{{- dict "format" 1 "head" (include "stratos.fullname" .) "owner" (printf "Model of %s/%s" .Release.Namespace .Release.Name) "names" $names "served_names" $served "pools" $pools "terms" $terms | toJson -}}
 {{- end }}
 
 {{/* Image volumes are on from Kubernetes 1.35. */}}

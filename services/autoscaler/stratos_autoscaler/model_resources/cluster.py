@@ -65,7 +65,10 @@ class ModelCluster:
         return {f"watched-{name}": informer.run() for name, informer in own.items()}
 
     def models(self) -> Collection[Object]:
-        """All Models, those that leave included."""
+        """All Models, those that leave included; raises while any of what belongs to them is not known."""
+        for informer in (*self._owned.values(), self._job_pods, self._workloads.watched_pods):
+            informer.objects()
+        self._workloads.deployments()
         return list(self._models.objects())
 
     def templates(self) -> Templates:

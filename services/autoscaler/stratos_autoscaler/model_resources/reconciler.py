@@ -87,7 +87,7 @@ class ModelReconciler:
                 return
             try:
                 status = await self._one(model, templates, served)
-            except DependencyDown as error:  # of one object, such as a webhook that fails: others go on
+            except DependencyDown as error:  # others go on, as long as the lease is held
                 _log.warning("Model %s stays as it is: %s", model["metadata"]["name"], error.message)
                 continue
             states[str(status.get("state", ""))] += 1
@@ -146,7 +146,7 @@ class ModelReconciler:
                 await self._cluster.write(step, model)
         except RefusedModel as refused:
             return plan_refusal(model, refused)
-        except (BadRequest, PermissionDenied) as error:
+        except (BadRequest, PermissionDenied, DependencyDown) as error:
             return plan_refusal(model, RefusedModel(StatusReason.APPLY_REFUSED, error.message))
         return plan
 

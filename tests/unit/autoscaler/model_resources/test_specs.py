@@ -8,11 +8,21 @@ from typing import Any
 
 import pytest
 
+from stratos.common.errors import DependencyDown
 from stratos_autoscaler.model_resources.plan import check_names
 from stratos_autoscaler.model_resources.wanted.filling import filled, object_name
 from stratos_autoscaler.model_resources.wanted.sources import SOURCES
 from stratos_autoscaler.model_resources.wanted.spec import RefusedModel, StatusReason, read_spec
-from tests.support.worlds.model_templates import OTHER_SOURCE, SOURCE, model, pool, templates_with, wanted_of
+from stratos_autoscaler.model_resources.wanted.templates import read_templates
+from tests.support.worlds.model_templates import (
+    OTHER_SOURCE,
+    SOURCE,
+    config_map,
+    model,
+    pool,
+    templates_with,
+    wanted_of,
+)
 
 HOSTILE = ["$(REDIS_PASSWORD)", "a\nb", "a b", '"', "--owner=x", "../x", "", "x" * 600, 7, None, {"a": 1}, ["a"]]
 
@@ -129,3 +139,16 @@ def test_terms_and_sources_are_in_the_objects() -> None:
     assert not any("--terms" in part for part in other.record["spec"]["template"]["spec"]["containers"][0]["command"])
     folders = {w.objects[0]["spec"]["template"]["spec"]["containers"][0]["args"][2] for w in (wanted, other)}
     assert len(folders) == 2, "a new digest never meets the files of an old one"
+
+
+def test_templates_of_another_version_are_not_filled() -> None:
+    for text, said in (
+        ('{"format": 2}', "format 2"),
+        ("{}", "format"),
+        ("{", "cannot be read"),
+        ("[]", "cannot be read"),
+    ):
+        found = config_map()
+        found["data"]["facts"] = text
+        with pytest.raises(DependencyDown, match=said):
+            read_templates(found)

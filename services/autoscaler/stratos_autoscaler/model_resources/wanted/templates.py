@@ -11,6 +11,8 @@ from stratos.common.errors import DependencyDown
 from stratos_autoscaler.kubernetes.api import Object
 from stratos_autoscaler.model_resources.wanted.spec import ModelSpec, RefusedModel, StatusReason
 
+FORMAT = 1
+"""Of the ConfigMap: another one has words that this process does not fill."""
 _TEMPLATE = "template."
 
 
@@ -60,11 +62,13 @@ def read_templates(config_map: Object) -> Templates:
     """Read a ConfigMap.
 
     Raises:
-        DependencyDown: it is not the chart's.
+        DependencyDown: it is not the chart's, or that of another version.
     """
     try:
         data: Mapping[str, str] = config_map["data"]
         facts: Mapping[str, Any] = json.loads(data["facts"])
+        if facts["format"] != FORMAT:
+            raise ValueError(f"they have format {facts['format']}, and this autoscaler reads {FORMAT}")
         (retire,) = json.loads(data["retire"])
         objects = {}
         for key, text in data.items():
