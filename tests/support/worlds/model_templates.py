@@ -64,7 +64,8 @@ def config_map(**templates: list[Object]) -> Object:
     made = templates or {"default": [*pool("prefill"), *pool("decode")]}
     facts = {
         "format": FORMAT, "head": "demo", "owner": "Model of stratos/demo",
-        "names": ["base"], "served_names": ["team/base"], "pools": ["decode-base", "decode-base-fast"], "terms": {"maxInputTokens": "max_input_tokens"},
+        "names": ["base"], "served_names": ["team/base"],
+        "pools": ["decode-base", "decode-base-fast"], "terms": {"maxInputTokens": "max_input_tokens"},
     }  # fmt: skip
     retire = job("__NAME_retire-__MODEL__-0__", "retire-models", "--owner=__OWNER__")
     data = {f"template.{name}.objectStore": json.dumps([*found, record]) for name, found in made.items()}
