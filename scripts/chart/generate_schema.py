@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write what the chart checks values with (schema, names), from values.yaml and the services' settings.
+"""Write what the chart checks values with (schema, names, the kind Model), from values.yaml and the services' settings.
 
 python -m scripts.chart.generate_schema          rewrite them
 python -m scripts.chart.generate_schema --check  exit 1 when one is out of date
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.chart.schema.definitions import definitions
+from scripts.chart.schema.model_resource import model_definition
 from scripts.chart.schema.settings import variables
 from scripts.chart.schema.values import schema_of_values
 from stratos.routing.policy.settings import NAMED
@@ -31,6 +32,7 @@ def generated(chart: Path = CHART) -> dict[Path, str]:
         chart / "values.schema.json": _json(schema),
         chart / "files" / "settings.json": _json(variables()),
         chart / "files" / "policies.json": _json(sorted(NAMED)),
+        chart / "files" / "model-crd.json": _json(model_definition(schema)),
     }
 
 

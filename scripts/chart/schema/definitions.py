@@ -46,12 +46,13 @@ def definitions(values: dict[str, Any]) -> dict[str, Any]:
             annotations={"$ref": "#/definitions/strings"},
             labels={"$ref": "#/definitions/strings"},
         ),
-        "source": _source(),
+        "source": model_source(),
     }
     for service in SERVICES:
         found[f"{camel(service)}Config"] = config_schema(service)
     terms = found["gatewayConfig"]["properties"]["model"]["properties"]
     found["model"] = _model(values["properties"], {name: terms[name] for name in terms if name not in _NO_TERMS})
+    found["modelTemplate"] = _model_template(found["model"]["properties"])
     _name_policies(found["routerConfig"]["properties"]["policies"]["properties"]["custom"]["additionalProperties"])
     found["gatewaySecretConfig"] = secret_schema("gateway")
     return found
@@ -92,7 +93,22 @@ def _model(values: dict[str, Any], terms: dict[str, Any]) -> dict[str, Any]:
     return model | {"required": ["name", "source"]}
 
 
-def _source() -> dict[str, Any]:
+def _model_template(model: dict[str, Any]) -> dict[str, Any]:
+    """Pools of a model to come; spares of a worker's size are of models that are known."""
+    pools = {
+        role: _closed(**{name: part for name, part in model[role]["properties"].items() if name != "warmSpares"})
+        for role in ("prefill", "decode")
+    }
+    source = model_source()["properties"]
+    return _closed(
+        **pools,
+        cache=source["objectStore"]["properties"]["cache"],
+        sizeLimit={"$ref": "#/definitions/quantity"},
+    )
+
+
+def model_source() -> dict[str, Any]:
+    """Where a model comes from."""
     kinds = _closed(
         image=_closed(
             repository=_FILLED,

@@ -32,6 +32,7 @@ class AutoscalerMetrics(Instruments):
         "stratos_autoscaler_actions", "Starts and drains by outcome", "role", "model", "action", "outcome"
     )
     poll_failures = counter("stratos_autoscaler_poll_failures", "Polls without an answer", "peer")
+    model_resources = gauge("stratos_autoscaler_model_resources", "Objects of kind Model by their state", "state")
     asked = counter("stratos_autoscaler_metrics_api_questions", "Questions of HPAs for numbers by outcome", "outcome")
 
     def acted(self, key: PoolKey, action: str, outcome: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Awaitable, Callable, Collection, Set
 from typing import Protocol
 
 from stratos.common.errors import DependencyDown, StratosError
@@ -53,6 +53,23 @@ class RouterFleets:
             problem = next(iter(self._problems.values()), "no router's address is known")
             raise DependencyDown(problem)
         return FleetSum(fleet=sum_fleets(fleets), num_missing=len(answers) - len(fleets))
+
+    async def num_requests(self, worker_ids: Collection[str], model_digest: str) -> int | None:
+        """Requests at workers, and those that wait for a model; ``None`` while not all routers answer.
+
+        Args:
+            worker_ids: of the workers.
+            model_digest: of the model; empty: nothing waits for it.
+
+        Raises:
+            DependencyDown: none answers.
+        """
+        found = await self.fleet()
+        if found.num_missing:
+            return None
+        at_workers = [worker.status for worker in found.fleet.workers if worker.ref.worker_id in worker_ids]
+        waiting = sum(queue.num_requests for queue in found.fleet.queues if queue.model_digest == model_digest)
+        return waiting * bool(model_digest) + sum(status.num_seqs for status in at_workers if status is not None)
 
     async def close(self) -> None:
         """Close all connections."""

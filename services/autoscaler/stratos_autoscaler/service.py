@@ -24,6 +24,9 @@ from stratos_autoscaler.kubernetes.api import ApiServer
 from stratos_autoscaler.metrics import AutoscalerMetrics
 from stratos_autoscaler.metrics_api.server import MetricsApi
 from stratos_autoscaler.metrics_api.settings import MetricsApiConfig
+from stratos_autoscaler.model_resources.cluster import ModelCluster
+from stratos_autoscaler.model_resources.drains import Drains
+from stratos_autoscaler.model_resources.reconciler import ModelReconciler
 from stratos_autoscaler.routers import RouterFleets
 from stratos_autoscaler.scaler import Scaler
 from stratos_autoscaler.servicer import AutoscalerServicer
@@ -45,6 +48,7 @@ class AutoscalerApp(Service):
         self._instruments = AutoscalerMetrics(self.metrics)
         self._scaler = Scaler(self._routers, self._backend, settings, self._instruments, self._board, clock)
         self._metrics_api: MetricsApi | None = None
+        self._models = self._open_models()
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         """Decisions for people, numbers for KEDA."""
@@ -70,9 +74,20 @@ class AutoscalerApp(Service):
     def _connect(self, address: str) -> RouterClient:
         return RouterClient(address, dialer=self.dialer)
 
+    def _open_models(self) -> ModelReconciler | None:
+        """Reconciler of Models of the cluster, where the settings name their templates."""
+        config, backend = self._settings.kubernetes, self._backend
+        if self._api is None or not config.model_templates or not isinstance(backend, KubernetesBackend):
+            return None
+        cluster = ModelCluster(self._api, config, backend.workloads, backend.lease.check)
+        drains = Drains(self._routers.num_requests, config.model_drain_s, self._clock)
+        return ModelReconciler(cluster, backend.lease, drains, self._instruments)
+
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, Any]]:
-        """The control loop, what the backend follows, and the metrics API."""
+        """The control loop, what the backend follows, Models of the cluster, and the metrics API."""
         own: dict[str, Coroutine[Any, Any, Any]] = {"scaler": self._scaler.run(), **self._backend.tasks()}
+        if self._models is not None:
+            own |= self._models.tasks()
         if self._metrics_api is not None:
             own["metrics-api"] = self._metrics_api.run()
         return own

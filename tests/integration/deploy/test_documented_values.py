@@ -1,4 +1,4 @@
-"""The values in docs/operations.md, section Kubernetes: the chart takes them, and what it renders keeps the rules."""
+"""The values in the documents: the chart takes them, and what it renders keeps the rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.support.kube.chart_policies import breaches
 from tests.support.kube.chart_rendering import rendered
 from tests.support.paths import ROOT
 
-TEXT = section(ROOT / "docs" / "operations.md", "Kubernetes")
+DOCS = ROOT / "docs"
+TEXT = section(DOCS / "operations.md", "Kubernetes") + section(DOCS / "models.md", "As objects of the cluster")
 BLOCKS = dict(re.findall(r"<!-- values: ([^\n]+) -->\n```yaml\n(.*?)```", TEXT, flags=re.DOTALL))
 
 

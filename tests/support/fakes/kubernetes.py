@@ -36,10 +36,16 @@ class FakeKubernetes:
         self.deployments, self.pods, self.leases, self.api_services, self.config_maps = (
             Collection(self._next_version) for _ in range(5)
         )
+        self.models, self.jobs, self.budgets, self.scalers = (Collection(self._next_version) for _ in range(4))
         self.reviews: list[Object] = []
         """SubjectAccessReviews that were asked."""
         self.allowed: set[str] = set()
         """Users that may do anything."""
+        self.applied: list[tuple[str, str]] = []
+        """Kind and name of every server-side apply, refused ones included."""
+        self.refused: dict[tuple[str, str], str] = {}
+        """Why the API server takes no such object."""
+        self.refused_with = 422
         self.calls: list[str] = []
         """Method and path of every call, watches included."""
 
@@ -61,7 +67,7 @@ class FakeKubernetes:
 
     def end_watches(self, how: str = "done") -> None:
         """All of them, as ``Collection.end_watches``."""
-        for found in (self.deployments, self.pods):
+        for found in {id(found): found for found in self._kinds().values()}.values():
             found.end_watches(how)
 
     def add_deployment(self, name: str, component: str, model: str, replicas: int) -> None:
@@ -102,7 +108,7 @@ class FakeKubernetes:
         self.calls.append(f"{request.method} {request.url.path}")
         if self.is_down:
             return Response(status_code=500)
-        body = await request.json() if request.method in ("POST", "PUT", "PATCH") else {}
+        body = await request.json() if request.method != "GET" else {}
         path, method = request.url.path, request.method
         parts = path.strip("/").split("/")
         if parts[-1] == "subjectaccessreviews":
@@ -110,23 +116,45 @@ class FakeKubernetes:
             return JSONResponse({"status": {"allowed": body["spec"]["user"] in self.allowed}})
         if parts[-1] == "scale":
             return self._scale(method, parts[-2], body)
-        kinds = {"leases": self.leases, "deployments": self.deployments, "pods": self.pods}
-        kinds |= {"apiservices": self.api_services, "configmaps": self.config_maps}
+        kinds = self._kinds()
         if parts[-1] in kinds:
             found = kinds[parts[-1]]
             return found.answer_get(request) if method == "GET" else _create(found, body)
+        if parts[-1] == "status":
+            parts.pop()
+        if request.headers.get("content-type") == "application/apply-patch+yaml":
+            self.applied.append((body["kind"], body["metadata"]["name"]))
+            if (refused := self.refused.get((body["kind"], body["metadata"]["name"]))) is not None:
+                return JSONResponse({"message": refused}, status_code=self.refused_with)
+            if parts[-1] not in kinds[parts[-2]] and "resourceVersion" not in body["metadata"]:
+                body["metadata"]["uid"] = f"uid-{self._next_version()}"
+                kinds[parts[-2]][parts[-1]] = body
+                return JSONResponse(body, status_code=201)
         return self._object(method, kinds[parts[-2]], parts[-1], body)
+
+    def _kinds(self) -> dict[str, Collection]:
+        kinds = {"leases": self.leases, "deployments": self.deployments, "pods": self.pods, "jobs": self.jobs}
+        kinds |= {"apiservices": self.api_services, "configmaps": self.config_maps, "models": self.models}
+        return kinds | {"poddisruptionbudgets": self.budgets, "horizontalpodautoscalers": self.scalers}
 
     def _object(self, method: str, found: Collection, name: str, body: Object) -> Response:
         if name not in found:
             return _status(404)
+        is_other = (body.get("metadata") or {}).get("resourceVersion") != found[name]["metadata"]["resourceVersion"]
         if method == "PUT":
-            if body["metadata"].get("resourceVersion") != found[name]["metadata"]["resourceVersion"]:
+            if is_other:
                 return _status(409)
             found[name] = body
         elif method == "PATCH":
+            if is_other and "resourceVersion" in (body.get("metadata") or {}):
+                return _status(409)
             _merge(found[name], body)
             found.changed(name)
+            metadata = found[name]["metadata"]
+            if "deletionTimestamp" in metadata and not metadata.get("finalizers"):
+                return JSONResponse(found.pop_with_event(name))
+        elif method == "DELETE":
+            return JSONResponse(found.pop_with_event(name))
         return JSONResponse(found[name])
 
     def _scale(self, method: str, name: str, body: Object) -> Response:
@@ -147,7 +175,7 @@ class FakeKubernetes:
 async def fake_kubernetes() -> AsyncIterator[FakeKubernetes]:
     """A cluster that answers on loopback."""
     cluster = FakeKubernetes()
-    methods = ["GET", "POST", "PUT", "PATCH"]
+    methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
     app = Starlette(routes=[Route("/{path:path}", cluster.call, methods=methods)])
     # By its protocol asyncio knows it as TCP: else an answer's body waits 40 ms for its head to be acknowledged.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)

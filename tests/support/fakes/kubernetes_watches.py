@@ -48,6 +48,12 @@ class Collection(dict[str, Object]):
         super().__delitem__(name)
         self._note("DELETED", found)
 
+    def pop_with_event(self, name: str) -> Object:
+        """The object, which is gone."""
+        found = self[name]
+        del self[name]
+        return found
+
     def changed(self, name: str) -> None:
         """An object was changed in place."""
         self._note("MODIFIED", self[name])

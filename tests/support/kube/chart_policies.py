@@ -25,7 +25,7 @@ _RESTRICTED_VOLUMES = {
     "projected",
     "secret",
 }
-_CLUSTER_KINDS = ("PriorityClass", "ClusterRole", "ClusterRoleBinding", "APIService")
+_CLUSTER_KINDS = ("PriorityClass", "ClusterRole", "ClusterRoleBinding", "APIService", "CustomResourceDefinition")
 _WITH_TOKEN = ("certificates", "autoscaler")
 _WITHOUT_PROBES = ("spare", "tools", "test", "certificates")
 CLOSE_S = 10

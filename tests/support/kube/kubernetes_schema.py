@@ -19,7 +19,7 @@ _GROUPS = {
 }  # fmt: skip
 CUSTOM_GROUPS = (
     "gateway.networking.k8s.io/", "inference.networking.k8s.io/", "cert-manager.io/",
-    "apiregistration.k8s.io/", "monitoring.coreos.com/",
+    "apiregistration.k8s.io/", "apiextensions.k8s.io/", "monitoring.coreos.com/",
 )  # fmt: skip
 
 

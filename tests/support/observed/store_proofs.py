@@ -23,6 +23,15 @@ STORE_PROOFS: dict[str, Proof] = {
         resolved_at=12,
         labels=labelled(model="m"),
     ),
+    "StratosModelResourceFailed": Proof(
+        series={
+            f'stratos_autoscaler_model_resources{{{RI}, state="Failed"}}': "1+0x20 0+0x10",
+            f'stratos_autoscaler_model_resources{{{RI}, state="Ready"}}': "1+0x30",
+            f"stratos_autoscaler_active{{{RI}}}": "1+0x30",
+        },
+        fires_at=16,
+        resolved_at=24,
+    ),
     "StratosModelRefused": Proof(
         series={f'stratos_model_refused{{{R}, model="m", model_digest="d"}}': "1+0x5 0+0x10"},
         fires_at=4,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from stratos.common.errors import DependencyDown, WorkerLost
-from stratos.core.fleet import Fleet, QueueDepth
+from stratos.core.fleet import Fleet, FleetWorker, QueueDepth
 from stratos_autoscaler.routers import RouterFleets
+from tests.support.worlds.fleet_samples import make_status
 
 
 class FakeRouter:
@@ -18,7 +19,8 @@ class FakeRouter:
         if self.is_down:
             raise WorkerLost(f"{self.address} did not answer")
         queue = QueueDepth(model_digest="m", priority_class=0, num_requests=2, num_tokens=9, oldest_s=0.0)
-        return Fleet(queues=(queue,))
+        statuses = [make_status(name, num_running=count) for name, count in (("a", 3), ("other", 5))]
+        return Fleet(queues=(queue,), workers=tuple(FleetWorker(ref=w.ref, status=w, is_live=True) for w in statuses))
 
     async def close(self) -> None:
         self.is_closed = True
@@ -63,3 +65,12 @@ async def test_routers_come_and_go() -> None:
 async def test_no_address_is_no_data() -> None:
     with pytest.raises(DependencyDown, match="no router"):
         await World().fleets.fleet()
+
+
+async def test_requests_of_some_workers_count_once_and_only_when_all_routers_answer() -> None:
+    world = World("a:1", "b:1")
+    assert await world.fleets.num_requests({"a", "gone"}, "m") == 3 + 2 + 2, "running, and waiting at both routers"
+    assert await world.fleets.num_requests({"a"}, "") == 3
+    assert await world.fleets.num_requests({"gone"}, "another") == 0
+    world.routers["a:1"].is_down = True
+    assert await world.fleets.num_requests({"gone"}, "another") is None

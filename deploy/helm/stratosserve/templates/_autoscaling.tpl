@@ -30,7 +30,7 @@
 {{/* Whether any model may sleep, so that requests may have to wait for its start. */}}
 {{- define "stratos.anySleeps" -}}
 {{- $found := "" -}}
-{{- range .Values.models }}{{ if include "stratos.maySleep" (dict "root" $ "model" .) }}{{ $found = "yes" }}{{ end }}{{ end -}}
+{{- range concat .Values.models (include "stratos.templateModels" . | fromJsonArray) }}{{ if include "stratos.maySleep" (dict "root" $ "model" .) }}{{ $found = "yes" }}{{ end }}{{ end -}}
 {{- $found -}}
 {{- end }}
 
@@ -80,6 +80,15 @@ spec:
         - {type: Pods, value: 1, periodSeconds: 15}
         - {type: Percent, value: 50, periodSeconds: 15}
     {{- end }}
+{{- end }}
+
+{{/* That of a model's main pool; empty where its size has another owner: dict root, model, role. */}}
+{{- define "stratos.poolHpa" -}}
+{{- $pool := include "stratos.pool" . | fromJson -}}
+{{- if eq (include "stratos.scalingMode" $pool) "hpa" -}}
+{{- $metrics := include "stratos.poolMetrics" (dict "root" .root "model" .model.name "role" .role "scaling" $pool.autoscaling) | trim -}}
+{{ include "stratos.hpa" (dict "root" .root "component" (printf "%s-worker" .role) "model" .model.name "name" (include "stratos.name" (list .root (printf "%s-%s" .role .model.name))) "scaling" $pool.autoscaling "metrics" $metrics) }}
+{{- end -}}
 {{- end }}
 
 {{/* Metrics of a pool's HPA, which takes the one that asks for most: dict root, model, role, scaling. */}}
@@ -165,8 +174,8 @@ autoscaling.metricsApi.owner: no cluster answers here, so whether another serves
 {{/* All that may have an owner of their size, as a JSON list of name, where and values: main pools, and the gateways. */}}
 {{- define "stratos.sizedPools" -}}
 {{- $found := list -}}
-{{- range include "stratos.workerPools" . | fromJsonArray -}}
-{{- if not (hasPrefix (printf "models[%s].pools" .model.name) .where) }}{{ $found = append $found (dict "name" (printf "%s-%s" .role .id) "where" .where "values" .values) }}{{ end -}}
+{{- range include "stratos.allPools" . | fromJsonArray -}}
+{{- if not (hasPrefix (printf "models[%s].pools" .model.name) .where) }}{{ $found = append $found (dict "name" (ternary .where (printf "%s-%s" .role .id) (hasKey .model "where")) "where" .where "values" .values) }}{{ end -}}
 {{- end -}}
 {{- append $found (dict "name" "gateway" "where" "gateway" "values" .Values.gateway) | toJson -}}
 {{- end }}

@@ -72,6 +72,7 @@
 {{- include "stratos.checkPolicies" . -}}
 {{- include "stratos.checkScaling" . -}}
 {{- include "stratos.checkPairs" . -}}
+{{- include "stratos.checkModelTemplates" . -}}
 {{- if .Values.networkPolicies.enabled }}{{ include "stratos.checkEdges" . }}{{ end -}}
 {{- if and .Values.mtls.enabled (eq .Values.mtls.source "secrets") -}}
 {{- range list "gateway" "router" "prefill-worker" "decode-worker" "lora-registry" "autoscaler" -}}
@@ -140,12 +141,13 @@
 {{/* The source of a pair of workers ends it some idle times after its receiver, so all workers of a model count the same. */}}
 {{- define "stratos.checkPairs" -}}
 {{- $first := dict -}}
-{{- range include "stratos.workerPools" . | fromJsonArray -}}
+{{- range include "stratos.allPools" . | fromJsonArray -}}
+{{- $model := .model.where | default .model.name -}}
 {{- $given := ((.values.config).transport).idlePairS -}}
 {{- $idle := ternary 300.0 $given (kindIs "invalid" $given) | float64 -}}
-{{- $known := get $first .model.name | default (dict "where" .where "idle" $idle) -}}
+{{- $known := get $first $model | default (dict "where" .where "idle" $idle) -}}
 {{- if ne $idle $known.idle }}{{ fail (printf "%s.config.transport.idlePairS: is %v, and %v in %s; give all workers of a model the same" .where $idle $known.idle $known.where) }}{{ end -}}
-{{- $_ := set $first .model.name $known -}}
+{{- $_ := set $first $model $known -}}
 {{- end -}}
 {{- end }}
 

@@ -39,6 +39,7 @@
 - name: model
   image: {{ include "stratos.image" (list $.root .) | quote }}
   imagePullPolicy: {{ $.root.Values.image.pullPolicy }}
+  terminationMessagePolicy: FallbackToLogsOnError
   command: [cp, -R, {{ printf "%s/." (.path | default "/model" | trimSuffix "/") | quote }}, /into/]
   {{- include "stratos.containerSecurity" $ | nindent 2 }}
   resources:
@@ -50,6 +51,7 @@
 - name: model
   image: {{ include "stratos.image" (list $.root $.root.Values.tools.image) | quote }}
   imagePullPolicy: {{ $.root.Values.image.pullPolicy }}
+  terminationMessagePolicy: FallbackToLogsOnError
   command:
     - stratos
     - models
@@ -78,5 +80,5 @@
 {{/* One folder of a shared cache per content: a new digest never meets the files of an old one. */}}
 {{- define "stratos.cacheFolder" -}}
 {{- $source := .model.source.objectStore -}}
-{{ .model.name }}-{{ sha256sum (printf "%s %s" $source.prefix ($source.digest | default "")) | trunc 16 }}
+{{ .model.cacheFolder | default (printf "%s-%s" .model.name (sha256sum (printf "%s %s" $source.prefix ($source.digest | default "")) | trunc 16)) }}
 {{- end }}

@@ -15,13 +15,16 @@
 {{- include "stratos.nameWithin" (append . 52) -}}
 {{- end }}
 
-{{/* The same of so many characters: (list $ "decode-base" 63). */}}
+{{/* The same of so many characters: (list $ "decode-base" 63). That of a model to come (_model-templates.tpl) is left to the autoscaler,
+     which shortens it by the same rule. */}}
 {{- define "stratos.nameWithin" -}}
 {{- $end := index . 1 -}}
 {{- $max := index . 2 -}}
 {{- $head := include "stratos.fullname" (index . 0) -}}
 {{- $name := printf "%s-%s" $head $end -}}
-{{- if gt (len $name) $max -}}
+{{- if contains "__MODEL__" $end -}}
+{{- $name = printf "__NAME_%s__" $end -}}
+{{- else if gt (len $name) $max -}}
 {{- $name = printf "%s-%s-%s" (trunc (int (sub (sub $max 10) (len $end))) $head | trimSuffix "-") (sha256sum $name | trunc 8) $end -}}
 {{- end -}}
 {{- $name -}}
@@ -72,8 +75,12 @@ labels:
 {{- define "stratos.image" -}}
 {{- $root := index . 0 -}}
 {{- $image := index . 1 -}}
+{{- if $image.reference -}}
+{{ $image.reference }}
+{{- else -}}
 {{- $tag := $image.tag | default $root.Values.image.tag | default $root.Chart.AppVersion -}}
 {{- with $root.Values.image.registry }}{{ . | trimSuffix "/" }}/{{ end }}{{ $image.repository }}{{ if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $tag }}{{ end }}
+{{- end -}}
 {{- end }}
 
 {{- define "stratos.serviceAccount" -}}

@@ -180,6 +180,8 @@ spec:
         - name: {{ .component }}
           image: {{ include "stratos.image" (list .root .pool.image) | quote }}
           imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+          {{- /* What a container said last is in its pod's status. */}}
+          terminationMessagePolicy: FallbackToLogsOnError
           command: [python, -m, {{ printf "stratos_%s" (.component | replace "-" "_") }}]
           env:
             {{- include "stratos.commonEnv" . | nindent 12 }}

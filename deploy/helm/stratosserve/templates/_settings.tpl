@@ -177,6 +177,10 @@ http://{{ include "stratos.name" (list . "object-store") }}:{{ .Values.ports.obj
 {{- $_ := set $config "pools" list -}}
 {{- $selector := printf "app.kubernetes.io/name=stratosserve,app.kubernetes.io/instance=%s,app.kubernetes.io/component in (prefill-worker,decode-worker)" $root.Release.Name -}}
 {{- $_ := set $config "kubernetes" (dict "namespace" $root.Release.Namespace "leaseName" (include "stratos.serviceAccount" (dict "root" $root "component" "autoscaler")) "podSelector" $selector "release" $root.Release.Name "workerPort" $root.Values.ports.grpc "followPools" true) -}}
+{{- if $root.Values.modelResources.enabled -}}
+{{- $_ := set $config.kubernetes "modelTemplates" (include "stratos.name" (list $root "model-templates")) -}}
+{{- $_ := set $config.kubernetes "modelSelector" $root.Values.modelResources.selector -}}
+{{- end -}}
 {{- if include "stratos.hasMetricsApi" $root -}}
 {{- $_ := set $config "metricsApi" (dict "listen" (printf "0.0.0.0:%v" $root.Values.ports.metricsApi) "apiService" (include "stratos.metricsApiName" $root) "serviceName" (include "stratos.name" (list $root "autoscaler"))) -}}
 {{- end -}}
@@ -226,11 +230,23 @@ dns://{{ join "," $found }}
      where (in the values), its values, and scaled: its part of the autoscaler's pools, of main ones that are not switched
      off. models[].pools are beside the main ones, and have fixed sizes. */}}
 {{- define "stratos.workerPools" -}}
+{{- include "stratos.poolsOf" (dict "root" . "models" .Values.models) -}}
+{{- end }}
+
+{{/* The same, and those of templates of models to come. */}}
+{{- define "stratos.allPools" -}}
+{{- include "stratos.poolsOf" (dict "root" . "models" (concat .Values.models (include "stratos.templateModels" . | fromJsonArray))) -}}
+{{- end }}
+
+{{/* The same of any models: dict root, models. */}}
+{{- define "stratos.poolsOf" -}}
+{{- $root := .root -}}
 {{- $found := list -}}
-{{- range $model := .Values.models -}}
+{{- range $model := .models -}}
+{{- $in := $model.where | default (printf "models[%s]" $model.name) -}}
 {{- range $role := list "prefill" "decode" -}}
-{{- $main := include "stratos.pool" (dict "root" $ "model" $model "role" $role) | fromJson -}}
-{{- $found = append $found (dict "model" $model "role" $role "id" $model.name "label" $model.name "values" $main "scaled" (include "stratos.scaledPool" (dict "root" $ "model" $model "role" $role "pool" $main) | fromJson) "where" (printf "models[%s].%s" $model.name $role)) -}}
+{{- $main := include "stratos.pool" (dict "root" $root "model" $model "role" $role) | fromJson -}}
+{{- $found = append $found (dict "model" $model "role" $role "id" $model.name "label" $model.name "values" $main "scaled" (include "stratos.scaledPool" (dict "root" $root "model" $model "role" $role "pool" $main) | fromJson) "where" (printf "%s.%s" $in $role)) -}}
 {{- range $name, $roles := $model.pools | default dict -}}
 {{- if hasKey $roles $role -}}
 {{- $pool := deepCopy $main -}}

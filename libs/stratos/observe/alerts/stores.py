@@ -264,6 +264,19 @@ STORE_ALERTS = (
         act=("Mend what the APIService or the autoscaler's log says. Pools can be scaled by hand until then.",),
     ),
     Alert(
+        name="StratosModelResourceFailed",
+        expr=f'max by (release) (stratos_autoscaler_model_resources{{state="Failed"}}{ACTIVE}) > 0',
+        lasting="15m",
+        summary="An object of kind Model does not come up.",
+        meaning="It was refused, or its pods do not start. Other models are served as ever, and so is what it served "
+        "before.",
+        check=(
+            "`kubectl get models --output wide`: REASON and MESSAGE.",
+            "docs/models.md, As objects of the cluster, has the reasons.",
+        ),
+        act=("Mend what the message says, or delete the Model.",),
+    ),
+    Alert(
         name="StratosAutoscalerBlind",
         expr="max by (release) (stratos_autoscaler_routers_missing) > 0",
         lasting="5m",

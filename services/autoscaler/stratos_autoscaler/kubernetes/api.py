@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stratos.common.errors import DependencyDown, PermissionDenied, StratosError
+from stratos.common.errors import BadRequest, DependencyDown, PermissionDenied, StratosError
 
 if TYPE_CHECKING:
     from kubernetes.aio.client import Configuration
@@ -23,6 +23,8 @@ WATCH_S = 60
 died without a word goes unnoticed."""
 ABSENT, CONFLICT, GONE = 404, 409, 410
 MERGE_PATCH = "application/merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+"""Server-side apply; JSON is YAML."""
 Object = dict[str, Any]
 
 
@@ -68,6 +70,7 @@ class ApiServer:
         Raises:
             DependencyDown: the API server does not answer, or failed.
             PermissionDenied: the ServiceAccount lacks the right.
+            BadRequest: the object cannot be.
         """
         try:
             answer = await self._send(method, path, body, params or {}, content_type, self._timeout(total=timeout_s))
@@ -170,4 +173,6 @@ def _configuration(url: str, account: Path) -> Configuration:
 
 
 def _refusal(status: int, message: str) -> StratosError:
+    if status in (400, 422):
+        return BadRequest(message)
     return PermissionDenied(message) if status in (401, 403) else DependencyDown(message)

@@ -31,12 +31,15 @@ class Informer:
         api: of the cluster.
         path: of the collection.
         selector: labels of its objects; empty: all.
+        name: of its only object; empty: of any.
     """
 
-    def __init__(self, api: ApiServer, path: str, selector: str) -> None:
+    def __init__(self, api: ApiServer, path: str, selector: str, name: str = "") -> None:
         self._api = api
         self._path = path
         self._params = {"labelSelector": selector} if selector else {}
+        if name:
+            self._params["fieldSelector"] = f"metadata.name={name}"
         self._objects: dict[str, Object] = {}
         self._version = ""
         """That the next watch begins at; empty: list first."""

@@ -23,6 +23,13 @@ class KubernetesConfig:
     follow_pools: bool = False
     """Further pools are what the Deployments with these labels say in their annotation `stratosserve.io/pool`, as JSON
     with the fields of `pools`: one that comes, changes or goes is taken in without a restart."""
+    model_templates: str = ""
+    """ConfigMap with the objects of models to come. With it, objects of kind `Model` in the namespace are brought up;
+    empty: they are left alone."""
+    model_selector: str = ""
+    """Labels of the `Model`s that this release takes; empty: all of the namespace."""
+    model_drain_s: float = 600.0
+    """Longest wait for the requests of a `Model` that was deleted, once its records are gone; then its workers end."""
     worker_port: int = 9000
     """gRPC port of the workers' pods, for drains."""
     mark_interval_s: float = 15.0
