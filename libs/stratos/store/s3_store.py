@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -54,9 +55,9 @@ class S3Store(ObjectStore):
         """Download a part of one object."""
         return await self._call(self._read, check_key(key), offset, num_bytes)
 
-    async def put(self, key: str, path: Path) -> None:
-        """Upload one file."""
-        await self._call(self._put, check_key(key), path)
+    async def put(self, key: str, content: Path | bytes) -> None:
+        """Upload one file, or bytes."""
+        await self._call(self._put, check_key(key), content)
 
     async def delete(self, key: str) -> None:
         """Remove one object."""
@@ -130,8 +131,8 @@ class S3Store(ObjectStore):
             data: bytes = body.read(num_bytes)
             return data
 
-    def _put(self, key: str, path: Path) -> None:
-        with path.open("rb") as file:
+    def _put(self, key: str, content: Path | bytes) -> None:
+        with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
             self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=file)
 
     def _delete(self, key: str) -> None:
