@@ -19,6 +19,8 @@ from stratos.store.object_store import MAX_FOLDER_FILES, ObjectInfo, ObjectStore
 from stratos.store.settings import ObjectStoreConfig
 
 _CHUNK_BYTES = 1 << 20
+NUM_CONNECTIONS = 32
+"""Connections that are kept, at most: as many as threads of an event loop."""
 _MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
 _BEHIND_THE_END = frozenset({"416", "InvalidRange"})
 P = ParamSpec("P")
@@ -89,6 +91,7 @@ class S3Store(ObjectStore):
             config=Config(
                 connect_timeout=min(config.timeout_s, 0.8),
                 read_timeout=config.timeout_s,
+                max_pool_connections=NUM_CONNECTIONS,
                 retries={"total_max_attempts": self._num_attempts, "mode": "standard"},
                 s3={"addressing_style": "path" if config.s3_endpoint_url else "auto"},
                 request_checksum_calculation="when_required",

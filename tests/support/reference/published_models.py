@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stratos.store.models.model_record import ModelFacts
 from stratos.store.object_store import ObjectStore
-from stratos.store.registry.catalogue import Published
+from stratos.store.registry.catalogue import PublishedModel
 from stratos.store.registry.manifest import CHUNK_BYTES
 from stratos.store.registry.publishing import PublishAsk, publish
 from tests.support.paths import MODELS
@@ -32,7 +32,7 @@ def save_large_model(folder: Path) -> Path:
 
 async def published(
     store: ObjectStore, folder: Path = DRAFT, name: str = "draft", *, created: int = 1_000, repairs: bool = False
-) -> Published:
+) -> PublishedModel:
     """Publish a folder."""
     ask = PublishAsk(name=name, folder=folder, facts=FACTS, created_unix_s=created, repairs=repairs)
     return await publish(store, ask)

@@ -22,12 +22,12 @@ class ModelFacts:
     num_heads: Annotated[int, Ge(1)]
     num_kv_heads: Annotated[int, Ge(1)]
     num_experts: Annotated[int, Ge(0)] = 0
-    """Of each layer that has some; 0 is a dense model."""
+    """Experts of each layer that has some; 0 is a dense model."""
     vocab_size: Annotated[int, Ge(1)]
     context_length: Annotated[int, Ge(1)]
     """Tokens."""
     licence: str = ""
-    """As its maker or its publisher says; empty is unknown."""
+    """Licence as maker or publisher say it; empty is unknown."""
     num_bytes: Annotated[int, Ge(0)] = 0
     """Size of its files."""
 
@@ -43,8 +43,7 @@ class ModelRecord:
     text_digest: str
     """SHA-256 (hex) of what gateways read of it: tokenizer, chat template, configuration."""
     source: str = ""
-    """Where its weights lie: ``registry:NAME@DIGEST``, or a folder of this machine, or a note for people; of the first two
-    `stratos up` starts workers."""
+    """Where its weights lie: ``registry:NAME@DIGEST``, a folder of this machine, or a note for people."""
     created_unix_s: Annotated[int, Ge(0)] = 0
     """Seconds since the epoch at which it was added."""
     size: str = ""
@@ -59,4 +58,4 @@ class ModelRecord:
     pooling: PoolingSetting = "auto"
     matryoshka: MatryoshkaSetting = "auto"
     facts: ModelFacts | None = None
-    """Of a model from the registry; the record of another one has none."""
+    """Facts of a model from the registry; the record of another one has none."""

@@ -32,7 +32,7 @@ class ModelReference:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedModel:
     """A revision that is there."""
 
     name: str
@@ -70,7 +70,7 @@ def manifest_key(name: str, digest: str, manifest_digest: str) -> str:
     return f"{FOLDER}/{name}/{digest}/{manifest_digest}.json"
 
 
-async def list_published(store: ObjectStore, name: str, digits: str = "") -> list[Published]:
+async def list_published(store: ObjectStore, name: str, digits: str = "") -> list[PublishedModel]:
     """Revisions of a name, newest first; none where there are none.
 
     Args:
@@ -88,7 +88,7 @@ async def list_published(store: ObjectStore, name: str, digits: str = "") -> lis
         keys = [info.key for info in await store.list_folder(folder)]
     except NotFound:
         return []
-    found: dict[str, Published] = {}
+    found: dict[str, PublishedModel] = {}
     for key in keys:
         match = _KEY.match(key.removeprefix(f"{folder}/"))
         if match is None or not match[1].startswith(digits) or match[1] in found:
@@ -96,11 +96,11 @@ async def list_published(store: ObjectStore, name: str, digits: str = "") -> lis
         manifest = decode_manifest(await store.read(key, 0, MAX_MANIFEST_BYTES), match[2])
         if manifest.digest != match[1]:
             raise InvalidCheckpoint(f"{key} is the manifest of another model, {manifest.digest[:12]}")
-        found[match[1]] = Published(name, manifest, match[2])
+        found[match[1]] = PublishedModel(name, manifest, match[2])
     return sorted(found.values(), key=lambda one: (-one.manifest.created_unix_s, one.manifest.digest))
 
 
-async def find_published(store: ObjectStore, reference: ModelReference) -> Published:
+async def find_published(store: ObjectStore, reference: ModelReference) -> PublishedModel:
     """The revision that a reference names.
 
     Raises:

@@ -15,20 +15,26 @@ import hashlib
 import os
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from stratos.common.background import end_tasks
 from stratos.common.errors import DependencyDown, InvalidCheckpoint, NotFound
 from stratos.store.object_store import ObjectStore
 from stratos.store.registry.manifest import CHUNK_BYTES, ModelManifest, PublishedFile, chunk_key
+from stratos.store.settings import ObjectStoreConfig
 
 NOTES_NAME = ".chunks"
 """File of the chunks that are whole, a line each: their place in the manifest."""
 NUM_IN_FLIGHT, NUM_AHEAD = 6, 1
 """Chunks under way, and ranges of each that are asked for before the one before them is written."""
+NUM_DISK_THREADS = 4
 RANGE_BYTES = 4 << 20
+SILENCE_S = 10.0
+"""Longest silence of the store in a transfer: several share the link, so one may wait for long."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 Place = tuple[PublishedFile, int]
@@ -44,7 +50,7 @@ class FetchWork:
     """Told of bytes that came from the store."""
     num_fetched_bytes: int = 0
     num_kept_bytes: int = 0
-    """Of an earlier fetch that did not end."""
+    """Bytes of an earlier fetch that did not end."""
     num_failures: int = 0
     """Requests that the store failed."""
     _failing_since: float | None = field(default=None, init=False)
@@ -84,8 +90,11 @@ async def fetch_files(
         whole = await asyncio.to_thread(_prepare, folder, files)
         queue = iter([(file, index) for file, index in places if (file.name, index) not in whole])
         work.num_kept_bytes += sum(file.size_of(index) for file, index in places if (file.name, index) in whole)
-        with (folder / NOTES_NAME).open("a", encoding="utf-8", buffering=1) as notes:
-            fetch = _Fetch(store, folder, work, lambda place: notes.write(f"{place[0].name}\t{place[1]}\n"))
+        with (
+            (folder / NOTES_NAME).open("a", encoding="utf-8", buffering=1) as notes,
+            ThreadPoolExecutor(NUM_DISK_THREADS, "model-disk") as disk,
+        ):
+            fetch = _Fetch(store, folder, work, lambda place: notes.write(f"{place[0].name}\t{place[1]}\n"), disk)
             async with asyncio.TaskGroup() as group:
                 for _ in range(NUM_IN_FLIGHT):
                     group.create_task(fetch.run(queue))
@@ -96,8 +105,13 @@ async def fetch_files(
         raise disk_error(error, folder) from error
 
 
+def for_transfers(config: ObjectStoreConfig) -> ObjectStoreConfig:
+    """The same store, asked with the patience of a transfer."""
+    return replace(config, timeout_s=max(config.timeout_s, SILENCE_S))
+
+
 def disk_error(error: OSError, folder: Path) -> DependencyDown:
-    """What a failure of the local disk means to an operator."""
+    """The error that says what a failure of the local disk means."""
     if error.errno in _FULL:
         return DependencyDown(
             f"no disk space is left in {folder.parent}: free some, or point the cache to another disk"
@@ -106,10 +120,16 @@ def disk_error(error: OSError, folder: Path) -> DependencyDown:
 
 
 class _Fetch:
-    """What fetchers of one revision share."""
+    """State that fetchers of one revision share."""
 
-    def __init__(self, store: ObjectStore, folder: Path, work: FetchWork, note: Callable[[Place], object]) -> None:
-        self._store, self._folder, self._work, self._note = store, folder, work, note
+    def __init__(
+        self, store: ObjectStore, folder: Path, work: FetchWork, note: Callable[[Place], object], disk: Executor
+    ) -> None:
+        self._store, self._folder, self._work, self._note, self._disk = store, folder, work, note, disk
+
+    async def _on_disk(self, work: Callable[..., None], *args: Any) -> None:
+        """Run work in threads of its own: those of the loop wait for the store."""
+        await asyncio.get_running_loop().run_in_executor(self._disk, work, *args)
 
     async def run(self, queue: Iterator[Place]) -> None:
         """Fetch what is next, until nothing is left."""
@@ -131,9 +151,9 @@ class _Fetch:
         digest, offset, path = hashlib.sha256(), index * CHUNK_BYTES, self._folder / file.name
         async with aclosing(self._ranges(file.chunks[index], file.size_of(index))) as parts:
             async for part in parts:
-                await asyncio.to_thread(_take, path, offset, part, digest)
+                await self._on_disk(_take, path, offset, part, digest)
                 offset += len(part)
-        await asyncio.to_thread(_sync, path)  # now, while other chunks come, rather than at the end
+        await self._on_disk(_sync, path)  # now, while other chunks come, rather than at the end
         return digest.hexdigest() == file.chunks[index]
 
     async def _ranges(self, chunk: str, num_bytes: int) -> AsyncGenerator[bytes]:

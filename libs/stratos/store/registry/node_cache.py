@@ -18,7 +18,7 @@ import os
 import re
 import shutil
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -41,11 +41,16 @@ _OURS = re.compile(r"\.?[0-9a-f]{64}-[0-9a-f]{16}(\.part)?\Z")
 
 @dataclass(frozen=True, slots=True)
 class CachedModel:
-    """A model on this node, which stays while it is held."""
+    """A model on this node, which stays until ``close``."""
 
     path: Path
     handed_digest: str
     """For ``read_model_files``, which then reads no weights."""
+    _lock: IO[str]
+
+    def close(self) -> None:
+        """Let it make room for others."""
+        self._lock.close()
 
 
 class NodeCache:
@@ -64,7 +69,12 @@ class NodeCache:
     async def model(
         self, store: ObjectStore, manifest: ModelManifest, work: FetchWork | None = None
     ) -> AsyncIterator[CachedModel]:
-        """A revision as a folder, fetched where it is not there; nothing removes it within the context.
+        """``hold`` for the time of a context."""
+        with closing(await self.hold(store, manifest, work)) as held:
+            yield held
+
+    async def hold(self, store: ObjectStore, manifest: ModelManifest, work: FetchWork | None = None) -> CachedModel:
+        """A revision as a folder, fetched where it is not there; nothing removes it until it is closed.
 
         Raises:
             InvalidCheckpoint: what the store has is not what was published.
@@ -77,16 +87,18 @@ class NodeCache:
             lock = (self._folder / f".{name}.lock").open("a")
         except OSError as error:
             raise BadRequest(f"{self._folder} cannot be written: {error.strerror}", param="cache") from error
-        with lock:
+        try:
             while True:
                 await _acquire(lock, fcntl.LOCK_SH)
-                if (found := await asyncio.to_thread(self._whole, name, manifest)) is not None:
-                    break
+                if (handed := await asyncio.to_thread(self._whole, name, manifest)) is not None:
+                    os.utime(lock.fileno())
+                    return CachedModel(self._folder / name, handed, lock)
                 await _acquire(lock, fcntl.LOCK_EX)
                 if await asyncio.to_thread(self._whole, name, manifest) is None:
                     await self._fetch(store, name, manifest, work or FetchWork())
-            os.utime(lock.fileno())
-            yield found
+        except BaseException:
+            lock.close()
+            raise
 
     async def _fetch(self, store: ObjectStore, name: str, manifest: ModelManifest, work: FetchWork) -> None:
         """Bring a model, under its lock."""
@@ -132,8 +144,8 @@ class NodeCache:
                 with (part / file.name).open("ab") as opened:
                     opened.truncate(file.num_bytes)
 
-    def _whole(self, name: str, manifest: ModelManifest) -> CachedModel | None:
-        """The model, if it is there and is what it should be."""
+    def _whole(self, name: str, manifest: ModelManifest) -> str | None:
+        """The digest to hand over of a model that is there and is what it should be."""
         path = self._folder / name
         try:
             known = (path / CHECKED_NAME).read_text(encoding="utf-8")
@@ -144,7 +156,7 @@ class NodeCache:
                 replace_file(path / CHECKED_NAME, handed.encode())
         except (InvalidCheckpoint, OSError):
             return None
-        return CachedModel(path, handed)
+        return handed
 
 
 def _publish(part: Path, path: Path, manifest: ModelManifest) -> None:

@@ -20,7 +20,7 @@ from stratos.core.files.model_texts import text_digest
 from stratos.store.models.model_record import ModelFacts
 from stratos.store.models.texts import put_texts
 from stratos.store.object_store import ObjectStore
-from stratos.store.registry.catalogue import Published, list_published, manifest_key
+from stratos.store.registry.catalogue import PublishedModel, list_published, manifest_key
 from stratos.store.registry.manifest import (
     CHUNK_BYTES,
     ModelManifest,
@@ -39,17 +39,19 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishAsk:
-    """What is published, and how."""
+    """A folder that is to be published."""
 
     name: str
     folder: Path
     facts: ModelFacts
     created_unix_s: int
+    digest: str = ""
+    """SHA-256 (hex) of configuration and weights as they were checked; empty believes what is there now."""
     repairs: bool = False
     """Read the chunks that are there, and send again those that differ from their digest."""
 
 
-async def publish(store: ObjectStore, ask: PublishAsk, progress: Progress = lambda done, total: None) -> Published:
+async def publish(store: ObjectStore, ask: PublishAsk, progress: Progress = lambda done, total: None) -> PublishedModel:
     """Publish a folder that was checked; one that is published already stays as it is.
 
     Raises:
@@ -63,8 +65,8 @@ async def publish(store: ObjectStore, ask: PublishAsk, progress: Progress = lamb
     sender = _Sender(store, ask, progress, total)
     files = tuple([await sender.send(name) for name in names])
     texts = await asyncio.to_thread(text_digest, ask.folder)
-    if state_of(paths) != state:
-        raise InvalidCheckpoint(f"files of {ask.folder} changed while they were published; publish again")
+    if state_of(paths) != state or ask.digest not in ("", weights_digest(files)):
+        raise InvalidCheckpoint(f"files of {ask.folder} changed since they were checked; publish again")
     manifest = ModelManifest(
         digest=weights_digest(files),
         text_digest=texts,
@@ -83,7 +85,7 @@ def published_names(folder: Path) -> list[str]:
     return sorted(filter(is_published_name, names), key=lambda name: ((folder / name).stat().st_size, name))
 
 
-async def _put_manifest(store: ObjectStore, ask: PublishAsk, manifest: ModelManifest) -> Published:
+async def _put_manifest(store: ObjectStore, ask: PublishAsk, manifest: ModelManifest) -> PublishedModel:
     for known in await list_published(store, ask.name, manifest.digest):
         if known.manifest.text_digest != manifest.text_digest:
             raise BadRequest(
@@ -96,7 +98,7 @@ async def _put_manifest(store: ObjectStore, ask: PublishAsk, manifest: ModelMani
     content = manifest.encoded()
     digest = hashlib.sha256(content).hexdigest()
     await store.put(manifest_key(ask.name, manifest.digest, digest), content)
-    return Published(ask.name, manifest, digest)
+    return PublishedModel(ask.name, manifest, digest)
 
 
 class _Sender:

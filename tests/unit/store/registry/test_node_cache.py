@@ -8,6 +8,7 @@ import os
 import shutil
 from contextlib import AsyncExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,7 @@ from stratos.common.errors import DependencyDown, InvalidCheckpoint
 from stratos.core.files.model_files import read_model_files
 from stratos.store.local_store import LocalStore
 from stratos.store.registry import fetching, node_cache
-from stratos.store.registry.catalogue import Published
+from stratos.store.registry.catalogue import PublishedModel
 from stratos.store.registry.fetching import FetchWork, fetch_files
 from stratos.store.registry.manifest import CHUNK_BYTES, PublishedFile, chunk_key
 from stratos.store.registry.node_cache import NodeCache
@@ -55,7 +56,7 @@ def store(tmp_path: Path) -> LinkStore:
 
 
 @pytest.fixture(scope="module")
-def large_objects(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Published]:
+def large_objects(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PublishedModel]:
     """A store with a model of several chunks, which tests link: 35 MB are written once."""
     folder = tmp_path_factory.mktemp("large")
     (folder / "objects").mkdir()
@@ -64,12 +65,12 @@ def large_objects(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Publi
 
 
 @pytest.fixture
-def large(store: LinkStore, large_objects: tuple[Path, Published], tmp_path: Path) -> Published:
+def large(store: LinkStore, large_objects: tuple[Path, PublishedModel], tmp_path: Path) -> PublishedModel:
     shutil.copytree(large_objects[0], tmp_path / "objects", copy_function=os.link, dirs_exist_ok=True)
     return large_objects[1]
 
 
-def _weights(model: Published) -> PublishedFile:
+def _weights(model: PublishedModel) -> PublishedFile:
     return next(file for file in model.manifest.files if file.name == "model.safetensors")
 
 
@@ -88,7 +89,7 @@ async def test_a_model_comes_whole_with_a_digest_that_no_process_computes_again(
         assert store.num_read == 0
 
 
-async def test_several_that_want_a_model_fetch_it_once(store: LinkStore, large: Published, tmp_path: Path) -> None:
+async def test_several_that_want_a_model_fetch_it_once(store: LinkStore, large: PublishedModel, tmp_path: Path) -> None:
     async def use() -> int:
         work = FetchWork()
         async with NodeCache(tmp_path / "cache").model(store, large.manifest, work) as model:
@@ -100,7 +101,7 @@ async def test_several_that_want_a_model_fetch_it_once(store: LinkStore, large: 
 
 
 async def test_a_store_that_fails_in_the_middle_is_asked_again_for_what_lacks(
-    store: LinkStore, large: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: LinkStore, large: PublishedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "FIRST_PAUSE_S", 0.0)
     store.failing = {store.num_reads + i for i in (2, 3, 9, 10, 11, 13)}
@@ -111,7 +112,7 @@ async def test_a_store_that_fails_in_the_middle_is_asked_again_for_what_lacks(
 
 
 async def test_a_fetch_that_was_given_up_goes_on_with_the_chunks_that_are_whole(
-    store: LinkStore, large: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: LinkStore, large: PublishedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "FIRST_PAUSE_S", 0.01)
     cache, weights = NodeCache(tmp_path / "cache"), _weights(large)
@@ -134,7 +135,7 @@ async def test_a_fetch_that_was_given_up_goes_on_with_the_chunks_that_are_whole(
 
 
 async def test_bytes_that_are_not_what_was_published_never_appear(
-    store: LinkStore, large: Published, tmp_path: Path
+    store: LinkStore, large: PublishedModel, tmp_path: Path
 ) -> None:
     weights = _weights(large)
     path = tmp_path / "objects" / chunk_key(weights.chunks[1])
@@ -174,7 +175,8 @@ async def test_the_least_recently_used_that_is_not_in_use_makes_room(store: Link
     folder = tmp_path / "cache"
     (folder / "mine").mkdir(parents=True)
     (folder / "mine" / "file").write_bytes(b"stays")
-    cache = NodeCache(folder, max_bytes=first.manifest.num_bytes + second.manifest.num_bytes + 10_000)
+    max_bytes = first.manifest.num_bytes + second.manifest.num_bytes + 10_000
+    cache = NodeCache(folder, max_bytes)
 
     def names() -> set[str]:
         return {path.name.split("-")[0] for path in folder.iterdir() if not path.name.startswith(".")}
@@ -183,7 +185,7 @@ async def test_the_least_recently_used_that_is_not_in_use_makes_room(store: Link
         used = await held.enter_async_context(cache.model(store, first.manifest))
         async with cache.model(store, second.manifest):
             os.utime(next(folder.glob(f".{first.manifest.digest}*.lock")), (0, 0))  # older than the second one
-        async with NodeCache(folder, cache._max_bytes).model(store, last.manifest):
+        async with NodeCache(folder, max_bytes).model(store, last.manifest):
             assert names() == {"mine", first.manifest.digest, last.manifest.digest}
             with pytest.raises(DependencyDown, match=r"bytes; .* are of models in use"):
                 async with cache.model(store, second.manifest):
@@ -194,11 +196,10 @@ async def test_the_least_recently_used_that_is_not_in_use_makes_room(store: Link
 
 
 async def test_a_full_disk_is_said_before_and_in_the_middle_and_nothing_is_left(
-    store: LinkStore, large: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: LinkStore, large: PublishedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache, real = NodeCache(tmp_path / "cache"), shutil.disk_usage(tmp_path)
-    usage = {"free": 1000}
-    monkeypatch.setattr(node_cache.shutil, "disk_usage", lambda path: real._replace(free=usage["free"]))
+    cache, usage = NodeCache(tmp_path / "cache"), {"free": 1000}
+    monkeypatch.setattr(node_cache.shutil, "disk_usage", lambda path: SimpleNamespace(**usage))
     with pytest.raises(DependencyDown, match="no disk space for"):
         async with cache.model(store, large.manifest):
             pass
@@ -215,7 +216,9 @@ async def test_a_full_disk_is_said_before_and_in_the_middle_and_nothing_is_left(
     assert [path for path in (tmp_path / "cache").iterdir() if path.is_dir()] == []
 
 
-async def test_a_start_takes_hardly_longer_than_the_link(store: LinkStore, large: Published, tmp_path: Path) -> None:
+async def test_a_start_takes_hardly_longer_than_the_link(
+    store: LinkStore, large: PublishedModel, tmp_path: Path
+) -> None:
     bytes_per_s = store.bytes_per_s = 25e6
     store.latency_s = 0.02
     loop = asyncio.get_running_loop()
@@ -225,6 +228,6 @@ async def test_a_start_takes_hardly_longer_than_the_link(store: LinkStore, large
     assert large.manifest.num_bytes / bytes_per_s / took_s >= 0.8
 
 
-async def test_words_alone_are_fetched_without_weights(store: LinkStore, large: Published, tmp_path: Path) -> None:
+async def test_words_alone_are_fetched_without_weights(store: LinkStore, large: PublishedModel, tmp_path: Path) -> None:
     await fetch_files(store, large.manifest, tmp_path / "words", FetchWork(), names=["config.json", "tokenizer.json"])
     assert sorted(path.name for path in (tmp_path / "words").iterdir()) == ["config.json", "tokenizer.json"]

@@ -96,7 +96,7 @@ async def test_files_that_change_while_they_are_published_are_refused(store: Cou
             (folder / "model.safetensors").touch()
             await super().put(key, content)
 
-    with pytest.raises(InvalidCheckpoint, match="changed while they were published"):
+    with pytest.raises(InvalidCheckpoint, match="changed since they were checked"):
         await published(Changing(tmp_path / "objects"), folder)
 
 
