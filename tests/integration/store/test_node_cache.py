@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import shutil
+import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +24,7 @@ from stratos.store.registry.manifest import CHUNK_BYTES, PublishedFile, chunk_ke
 from stratos.store.registry.node_cache import NodeCache
 from tests.support.reference.published_models import DRAFT, published, save_large_model
 from tests.support.reference.second_model import save_second_model
+from tests.support.waiting import eventually
 
 
 class LinkStore(LocalStore):
@@ -132,6 +135,30 @@ async def test_a_fetch_that_was_given_up_goes_on_with_the_chunks_that_are_whole(
         assert read_model_files(model.path).digest == large.manifest.digest
     assert work.num_kept_bytes > 0
     assert work.num_kept_bytes + work.num_fetched_bytes == large.manifest.num_bytes
+
+
+async def test_a_process_that_is_killed_while_it_fetches_leaves_no_lock_and_all_chunks_that_were_whole(
+    store: LinkStore, large: PublishedModel, tmp_path: Path
+) -> None:
+    cache, weights = NodeCache(tmp_path / "cache"), _weights(large)
+    child = os.fork()
+    if not child:
+        store.lost = {(chunk_key(weights.chunks[0]), 16 << 20)}  # so it never ends by itself
+        with contextlib.suppress(BaseException):
+            asyncio.run(cache.hold(store, large.manifest, FetchWork(patience_s=300)))
+        os._exit(1)
+    part = tmp_path / "cache" / f".{large.manifest.digest}-{large.manifest.text_digest[:16]}.part"
+    notes = part / fetching.NOTES_NAME
+    try:
+        await eventually(lambda: notes.exists() and "model.safetensors\t1" in notes.read_text(), "a chunk is whole")
+        waiting = asyncio.create_task(cache.hold(store, large.manifest))
+        await eventually(lambda: not waiting.done(), "another process has the lock")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        await asyncio.to_thread(os.waitpid, child, 0)
+    with contextlib.closing(await waiting) as model:
+        assert read_model_files(model.path).digest == large.manifest.digest
+    assert store.num_read <= large.manifest.num_bytes - (1 << 20)  # the second chunk came once
 
 
 async def test_bytes_that_are_not_what_was_published_never_appear(
