@@ -19,9 +19,9 @@ from stratos.core.files.safetensors_header import ALL_BYTES, read_safetensors_he
 from stratos.engine.checkpoint.model_config import parse_decoder_config
 from stratos.engine.checkpoint.quantisation_config import weights_label
 from stratos.store.models.model_record import ModelFacts
-from stratos.store.registry.catalogue import PublishedModel, list_published
+from stratos.store.registry.catalogue import PublishedModel, list_published, parse_reference
 from stratos.store.registry.fetching import for_transfers
-from stratos.store.registry.publishing import PublishAsk, publish, published_names
+from stratos.store.registry.publishing import PublishAsk, publish, publish_again, published_names
 from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
 
@@ -64,6 +64,19 @@ def publish_model(asked: PublishRequest) -> PublishedModel:
         store = open_store(for_transfers(asked.store), num_attempts=NUM_ATTEMPTS)
         try:
             return await publish(store, ask, Percents(asked.say))
+        finally:
+            await store.close()
+
+    return asyncio.run(send())
+
+
+def republish_model(name: str, reference: str, config: ObjectStoreConfig) -> PublishedModel:
+    """Publish under a name what is published under another one; raises ``StratosError``."""
+
+    async def send() -> PublishedModel:
+        store = open_store(for_transfers(config), num_attempts=NUM_ATTEMPTS)
+        try:
+            return await publish_again(store, name, parse_reference(reference, "--from"))
         finally:
             await store.close()
 

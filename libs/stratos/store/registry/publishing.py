@@ -20,7 +20,13 @@ from stratos.core.files.model_texts import text_digest
 from stratos.store.models.model_record import ModelFacts
 from stratos.store.models.texts import put_texts
 from stratos.store.object_store import ObjectStore
-from stratos.store.registry.catalogue import PublishedModel, list_published, manifest_key
+from stratos.store.registry.catalogue import (
+    ModelReference,
+    PublishedModel,
+    find_published,
+    list_published,
+    manifest_key,
+)
 from stratos.store.registry.manifest import (
     CHUNK_BYTES,
     ModelManifest,
@@ -76,7 +82,31 @@ async def publish(store: ObjectStore, ask: PublishAsk, progress: Progress = lamb
         files=files,
     )
     check_manifest(manifest, "the manifest")
-    return await _put_manifest(store, ask, manifest)
+    return await _put_manifest(store, ask.name, manifest, ask.folder)
+
+
+async def publish_again(store: ObjectStore, name: str, reference: ModelReference) -> PublishedModel:
+    """Publish a revision under another name: its manifest alone, since its chunks are there.
+
+    Raises:
+        InvalidCheckpoint: a chunk lacks, or has another size.
+        NotFound: there is no such revision.
+        BadRequest: the name has this revision with another tokenizer or template.
+        DependencyDown: the store does not answer.
+    """
+    manifest = (await find_published(store, reference)).manifest
+    places = {file.chunks[i]: file.size_of(i) for file in manifest.files for i in range(len(file.chunks))}
+    slots = asyncio.Semaphore(NUM_IN_FLIGHT)
+
+    async def lacks(digest: str, num_bytes: int) -> bool:
+        async with slots:
+            return not await has_size(store, chunk_key(digest), num_bytes)
+
+    if any(await asyncio.gather(*(lacks(digest, size) for digest, size in places.items()))):
+        raise InvalidCheckpoint(
+            f"{reference} is damaged: the object store lacks a chunk; publish it again from its folder"
+        )
+    return await _put_manifest(store, name, manifest)
 
 
 def published_names(folder: Path) -> list[str]:
@@ -85,8 +115,11 @@ def published_names(folder: Path) -> list[str]:
     return sorted(filter(is_published_name, names), key=lambda name: ((folder / name).stat().st_size, name))
 
 
-async def _put_manifest(store: ObjectStore, ask: PublishAsk, manifest: ModelManifest) -> PublishedModel:
-    for known in await list_published(store, ask.name, manifest.digest):
+async def _put_manifest(
+    store: ObjectStore, name: str, manifest: ModelManifest, folder: Path | None = None
+) -> PublishedModel:
+    """Let a revision be there, after the words of its folder, unless they are there already."""
+    for known in await list_published(store, name, manifest.digest):
         if known.manifest.text_digest != manifest.text_digest:
             raise BadRequest(
                 f"{known.reference} is published with another tokenizer, template or configuration "
@@ -94,11 +127,12 @@ async def _put_manifest(store: ObjectStore, ask: PublishAsk, manifest: ModelMani
                 param="path",
             )
         return known
-    await put_texts(store, ask.folder)
+    if folder is not None:
+        await put_texts(store, folder)
     content = manifest.encoded()
     digest = hashlib.sha256(content).hexdigest()
-    await store.put(manifest_key(ask.name, manifest.digest, digest), content)
-    return PublishedModel(ask.name, manifest, digest)
+    await store.put(manifest_key(name, manifest.digest, digest), content)
+    return PublishedModel(name, manifest, digest)
 
 
 class _Sender:

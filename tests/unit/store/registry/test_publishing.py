@@ -19,6 +19,7 @@ from stratos.store.local_store import LocalStore
 from stratos.store.models.texts import TextFolders
 from stratos.store.registry.catalogue import find_published, list_published, manifest_key, parse_reference
 from stratos.store.registry.manifest import chunk_key, decode_manifest
+from stratos.store.registry.publishing import publish_again
 from tests.support.reference.published_models import DRAFT, published, save_large_model
 from tests.support.reference.second_model import save_second_model
 
@@ -68,6 +69,21 @@ async def test_publishing_again_sends_nothing_and_two_names_share_chunks(store: 
     assert (store.puts["chunks"], other.manifest.files) == (0, made.manifest.files)
     assert await find_published(store, parse_reference("registry:org/twin")) == other
     assert len(await list_published(store, "draft")) == 1
+
+
+async def test_a_revision_gets_another_name_by_reference_unless_it_is_damaged(
+    store: CountingStore, tmp_path: Path
+) -> None:
+    made = await published(store)
+    store.puts.clear()
+    other = await publish_again(store, "org/twin", parse_reference("registry:draft"))
+    assert (other.manifest, store.puts) == (made.manifest, Counter(models=1))
+    assert await find_published(store, parse_reference("registry:org/twin")) == other
+    (tmp_path / "objects" / chunk_key(made.manifest.files[0].chunks[0])).unlink()
+    with pytest.raises(InvalidCheckpoint, match="the object store lacks a chunk"):
+        await publish_again(store, "third", parse_reference("registry:draft"))
+    with pytest.raises(NotFound):
+        await find_published(store, parse_reference("registry:third"))
 
 
 async def test_what_was_not_published_to_its_end_does_not_exist_and_goes_on(

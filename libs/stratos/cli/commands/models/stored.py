@@ -33,7 +33,8 @@ NUM_ATTEMPTS = 5
 @stored_app.command("publish")
 def publish(
     name: NameArgument,
-    path: Annotated[Path, typer.Option(help="Hugging Face model folder with weights in safetensors.")],
+    path: Annotated[Path | None, typer.Option(help="Hugging Face model folder with weights in safetensors.")] = None,
+    origin: Annotated[str, typer.Option("--from", help="registry:NAME@DIGITS, published under another name.")] = "",
     licence: Annotated[str, typer.Option(help="Its licence; default: what its README says.")] = "",
     no_first_token: Annotated[
         bool, typer.Option("--no-first-token", help="Do not load the weights to compute a token: memory lacks here.")
@@ -49,17 +50,22 @@ def publish(
 ) -> None:
     """Check a model and put it into the registry; its reference is the last line. Again sends what lacks."""
     from stratos.cli.data.folder import DataDir
-    from stratos.cli.models.publishing import PublishRequest, publish_model
+    from stratos.cli.models.publishing import PublishRequest, publish_model, republish_model
     from stratos.store.models.forms import check_model_name
 
     with explained_errors():
         check_model_name(name)
+        if (path is None) == (not origin):
+            raise BadRequest("give one of --path and --from", param="--path")
         if not object_store:  # with an address its own credentials say who may write
             with admin_client("", key, data_dir, run) as client:
                 client.call("GET", "/models")
         data = DataDir(data_dir)
         data.prepare()
         store = store_of(object_store, s3_endpoint, "", data_dir, run)
+        if path is None:
+            typer.echo(republish_model(name, origin, store).reference)
+            return
         asked = PublishRequest(
             name=name, folder=path, store=store, digests_file=data.digests_file, licence=licence,
             computes_token=not no_first_token, repairs=repair, say=lambda line: typer.echo(line, err=True),
