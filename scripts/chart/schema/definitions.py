@@ -123,6 +123,10 @@ def _source() -> dict[str, Any]:
                 claim=_TEXT | {"description": "A claim that the workers of a node, or all of them, share and write."},
                 hostPath=_TEXT
                 | {"description": "Folder of each node, there already, that the workers' user may write."},
+                medium={
+                    "enum": ["", "Memory"],
+                    "description": "Memory: of the pod, for nodes without a disk; counts beside what the engine takes.",
+                },
                 sizeLimit={"$ref": "#/definitions/quantity"},
             ),
         ),

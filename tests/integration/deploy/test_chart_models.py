@@ -94,6 +94,7 @@ def test_workers_stream_a_published_model_into_their_cache_and_gateways_get_its_
         ({"claim": "node"}, {"persistentVolumeClaim": {"claimName": "node"}}),
         ({"hostPath": "/var/models"}, {"hostPath": {"path": "/var/models", "type": "Directory"}}),
         ({"sizeLimit": "20Gi"}, {"emptyDir": {"sizeLimit": "20Gi"}}),
+        ({"medium": "Memory"}, {"emptyDir": {"medium": "Memory"}}),
     ],
 )
 def test_workers_of_a_node_share_a_cache_and_gateways_have_none(cache: dict[str, str], volume: Object) -> None:

@@ -42,7 +42,10 @@
 - {name: model, persistentVolumeClaim: {claimName: {{ $source.objectStore.cache.claim | quote }}}}
 {{- else }}
 {{- $limit := ($source.image).sizeLimit | default (($source.objectStore).cache).sizeLimit | default $cache.sizeLimit }}
-- {name: model, emptyDir: { {{- with $limit }}sizeLimit: {{ . | quote }}{{ end -}} }}
+{{- $room := dict -}}
+{{- with $limit }}{{ $_ := set $room "sizeLimit" . }}{{ end -}}
+{{- with $cache.medium }}{{ $_ := set $room "medium" . }}{{ end }}
+- {name: model, emptyDir: {{ toJson $room }}}
 {{- end }}
 {{- end }}
 
