@@ -3,7 +3,8 @@
     reference ──▶ manifest ──▶ in the node's cache? else streamed into it ──▶ folder and digest for the engine
 
 The cache holds the model for as long as the process lives, so its files stay mapped.  A store that is away for longer
-than the patience ends the start, and the next one goes on with what has come.
+than the patience ends the start, and the next one goes on with what has come; a model that is in the cache whole needs
+no store, if the reference has its whole digest.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from stratos.common.clock import Clock
 from stratos.rpc.binding import StartError
 from stratos.rpc.instruments import Instruments, counter, gauge
-from stratos.store.registry.catalogue import find_published, parse_reference
+from stratos.store.registry.catalogue import parse_reference
 from stratos.store.registry.fetching import FetchWork, for_transfers
 from stratos.store.registry.node_cache import CachedModel, NodeCache
 from stratos.store.urls import open_store
@@ -73,16 +74,15 @@ class ModelSource:
         store = open_store(for_transfers(settings.object_store), num_attempts=NUM_ATTEMPTS)
         work = FetchWork(patience_s=source.patience_s, on_bytes=self.metrics.fetched_bytes.inc)
         try:
-            published = await find_published(store, reference)
             cache = NodeCache(source.cache_directory, source.cache_bytes)
-            model = self._held = await cache.hold(store, published.manifest, work)
+            model = self._held = await cache.hold_reference(store, reference, work)
         finally:
             self.metrics.failures.inc(work.num_failures)
             await store.close()
         took_s = self._clock.now() - began
         self.metrics.load_seconds.labels("fetch").set(took_s)
-        self.metrics.kept_bytes.set(published.manifest.num_bytes - work.num_fetched_bytes)
-        _log.info("%s is there: %d bytes came in %.1f s", published.reference, work.num_fetched_bytes, took_s)
+        self.metrics.kept_bytes.set(model.manifest.num_bytes - work.num_fetched_bytes)
+        _log.info("%s is there: %d bytes came in %.1f s", reference, work.num_fetched_bytes, took_s)
         runner = replace(settings.runner, model_path=model.path, model_digest=model.handed_digest)
         fake = replace(settings.fake, model_path=model.path, model_digest=model.handed_digest)
         observe = replace(settings.observe, model_name=settings.observe.model_name or reference.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ async def test_workers_say_the_digest_that_was_published_and_the_second_finds_it
             assert worker.metric("stratos_model_fetched_bytes_total") == came
             assert worker.metric("stratos_model_cached_bytes") == size - came
             assert worker.metric("stratos_model_load_seconds", stage="load") > 0
+            shutil.rmtree(tmp_path / "objects", ignore_errors=True)  # the second one starts without the store
         info = worker.process.metrics.get_sample_value
         labels = {"worker": "decode-0", "role": "decode", "model": "draft", "device": "cpu"}
         assert info("stratos_worker_info", {**labels, "model_digest": made.manifest.digest}) == 1

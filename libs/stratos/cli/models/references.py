@@ -9,7 +9,13 @@ from pathlib import Path
 
 from stratos.cli.data.folder import DataDir
 from stratos.cli.local.options import UpOptions
-from stratos.store.registry.catalogue import PublishedModel, find_published, is_reference, parse_reference
+from stratos.store.registry.catalogue import (
+    ModelReference,
+    PublishedModel,
+    find_published,
+    is_reference,
+    parse_reference,
+)
 from stratos.store.registry.fetching import FetchWork, for_transfers
 from stratos.store.registry.node_cache import CachedModel, NodeCache
 from stratos.store.settings import ObjectStoreConfig
@@ -62,8 +68,7 @@ async def held_model(reference: str, config: ObjectStoreConfig, data: DataDir) -
     """
     store = open_store(for_transfers(config), num_attempts=NUM_ATTEMPTS)
     try:
-        published = await find_published(store, parse_reference(reference))
-        return await NodeCache(data.models_path).hold(store, published.manifest)
+        return await NodeCache(data.models_path).hold_reference(store, parse_reference(reference))
     finally:
         await store.close()
 
@@ -88,7 +93,7 @@ def with_held_models(options: UpOptions, say: Callable[[str], None]) -> tuple[Up
     data.prepare()
     url = options.object_store_url or f"file://{data.store_path}"
     config = ObjectStoreConfig(url=url, s3_endpoint_url=options.s3_endpoint_url)
-    published = found_model(text, config)
-    say(f"fetching {published.reference}: {published.manifest.num_bytes:,} bytes, unless they are here")
-    held.append(asyncio.run(held_model(published.reference, config, data)))
-    return replace(options, model_path=held[-1].path, source=published.reference), held
+    say(f"fetching {text}, unless it is here")
+    model = asyncio.run(held_model(text, config, data))
+    source = str(ModelReference(parse_reference(text).name, model.manifest.digest))
+    return replace(options, model_path=model.path, source=source), [*held, model]

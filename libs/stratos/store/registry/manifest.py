@@ -108,14 +108,19 @@ def decode_manifest(content: bytes, name: str) -> ModelManifest:
     """
     if hashlib.sha256(content).hexdigest() != name:
         raise InvalidCheckpoint(f"the manifest {name[:12]} was altered: its bytes have another digest than its name")
+    return read_manifest(content, f"the manifest {name[:12]}")
+
+
+def read_manifest(content: bytes, what: str) -> ModelManifest:
+    """A manifest whose parts agree; raises ``InvalidCheckpoint``."""
     try:
         found: Any = _ADAPTER.validate_json(content)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise InvalidCheckpoint(f"the manifest {name[:12]} cannot be read: {where}: {first['msg']}") from None
+        raise InvalidCheckpoint(f"{what} cannot be read: {where}: {first['msg']}") from None
     manifest: ModelManifest = found
-    check_manifest(manifest, f"the manifest {name[:12]}")
+    check_manifest(manifest, what)
     return manifest
 
 

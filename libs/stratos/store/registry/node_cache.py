@@ -29,12 +29,16 @@ from stratos.core.files.handed_digest import digest_in, hand_over, state_of
 from stratos.core.files.model_files import CONFIG_NAME, digest_to_hand_over
 from stratos.core.files.model_texts import text_digest
 from stratos.store.object_store import ObjectStore
+from stratos.store.registry.catalogue import ModelReference, find_published
 from stratos.store.registry.fetching import FetchWork, disk_error, fetch_files
-from stratos.store.registry.manifest import CHUNK_BYTES, WEIGHTS_SUFFIX, ModelManifest
+from stratos.store.registry.manifest import CHUNK_BYTES, WEIGHTS_SUFFIX, ModelManifest, read_manifest
 
 CHECKED_NAME = ".checked"
 """File of a model: its digest, and the state of the files that were checked."""
+MANIFEST_NAME = ".manifest"
+"""File of a model: what it was fetched by, for starts while the object store is away."""
 POLL_S = 0.1
+_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _OURS = re.compile(r"\.?[0-9a-f]{64}-[0-9a-f]{16}(\.part)?\Z")
 """Names of folders that may be removed: whatever else lies in the folder stays."""
 
@@ -46,6 +50,7 @@ class CachedModel:
     path: Path
     handed_digest: str
     """For ``read_model_files``, which then reads no weights."""
+    manifest: ModelManifest
     _lock: IO[str]
 
     def close(self) -> None:
@@ -73,6 +78,24 @@ class NodeCache:
         with closing(await self.hold(store, manifest, work)) as held:
             yield held
 
+    async def hold_reference(
+        self, store: ObjectStore, reference: ModelReference, work: FetchWork | None = None
+    ) -> CachedModel:
+        """``hold`` of what a reference means; where the store is away, a whole digest is enough for what is here.
+
+        Raises:
+            NotFound: it is not published.
+            StratosError: as ``hold``.
+        """
+        try:
+            manifest = (await find_published(store, reference)).manifest
+        except DependencyDown:
+            known = await asyncio.to_thread(self._known, reference.digits)
+            if known is None:
+                raise
+            manifest = known
+        return await self.hold(store, manifest, work)
+
     async def hold(self, store: ObjectStore, manifest: ModelManifest, work: FetchWork | None = None) -> CachedModel:
         """A revision as a folder, fetched where it is not there; nothing removes it until it is closed.
 
@@ -92,7 +115,7 @@ class NodeCache:
                 await _acquire(lock, fcntl.LOCK_SH)
                 if (handed := await asyncio.to_thread(self._whole, name, manifest)) is not None:
                     os.utime(lock.fileno())
-                    return CachedModel(self._folder / name, handed, lock)
+                    return CachedModel(self._folder / name, handed, manifest, lock)
                 await _acquire(lock, fcntl.LOCK_EX)
                 if await asyncio.to_thread(self._whole, name, manifest) is None:
                     await self._fetch(store, name, manifest, work or FetchWork())
@@ -144,6 +167,14 @@ class NodeCache:
                 with (part / file.name).open("ab") as opened:
                     opened.truncate(file.num_bytes)
 
+    def _known(self, digest: str) -> ModelManifest | None:
+        """The manifest of a model that is here; of several with other words the one that was used last."""
+        paths = self._folder.glob(f"{digest}-*") if _DIGEST.match(digest) else ()
+        for path in sorted(paths, key=_last_use, reverse=True):
+            with suppress(OSError, InvalidCheckpoint):
+                return read_manifest((path / MANIFEST_NAME).read_bytes(), f"the manifest in {path}")
+        return None
+
     def _whole(self, name: str, manifest: ModelManifest) -> str | None:
         """The digest to hand over of a model that is there and is what it should be."""
         path = self._folder / name
@@ -167,6 +198,7 @@ def _publish(part: Path, path: Path, manifest: ModelManifest) -> None:
             f"tokenizer, templates and configuration of {manifest.digest[:12]} do not have the digest that its "
             f"manifest says ({manifest.text_digest[:12]})"
         )
+    (part / MANIFEST_NAME).write_bytes(manifest.encoded())
     weights = sorted(part.glob(f"*{WEIGHTS_SUFFIX}"))
     (part / CHECKED_NAME).write_text(hand_over(manifest.digest, state_of([part / CONFIG_NAME, *weights])))
     part.rename(path)
