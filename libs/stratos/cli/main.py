@@ -24,7 +24,7 @@ from stratos.cli.commands.bench import bench
 from stratos.cli.commands.certificates import certificates_app
 from stratos.cli.commands.doctor import doctor
 from stratos.cli.commands.flags import with_flags_of
-from stratos.cli.commands.models import models_app
+from stratos.cli.commands.models.served import models_app
 from stratos.cli.commands.on_demand import on_demand
 from stratos.cli.commands.plan.group import plan_group
 from stratos.cli.commands.shared import RunOption, explained_errors

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import time
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 
 from stratos.cli.data.credentials import load_credentials
@@ -16,6 +17,7 @@ from stratos.cli.local.options import UpOptions
 from stratos.cli.local.platform import LocalPlatform
 from stratos.cli.local.preflight import check_options, with_model_folder
 from stratos.cli.local.process import StartFailed
+from stratos.cli.models.references import with_held_models
 from stratos.cli.models.workers import fitted, followed_models
 from stratos.common.errors import StratosError
 from stratos.rpc.forking.client import ForkServer
@@ -44,7 +46,7 @@ def run_up(options: UpOptions, fork_server: ForkServer | None = None) -> int:
     """Run a platform until a signal; returns the exit code."""
     logging.basicConfig(level=logging.WARNING, format="supervisor: %(message)s")
     try:
-        options = with_model_folder(options)
+        options, held = with_held_models(with_model_folder(options), _say)
         check_options(options)
         sizes = ""
         if options.device == "cuda":
@@ -60,7 +62,9 @@ def run_up(options: UpOptions, fork_server: ForkServer | None = None) -> int:
         return _fail(error.message)
     except OSError as error:
         return _fail(f"{error}; free some space or choose another --data-dir")
-    with asyncio.Runner() as runner:
+    with ExitStack() as stack, asyncio.Runner() as runner:
+        for model in held:
+            stack.enter_context(closing(model))
         return runner.run(_run(options, data, run, sizes, fork_server))
 
 

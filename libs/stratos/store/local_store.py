@@ -34,9 +34,9 @@ class LocalStore(ObjectStore):
         """Read a part of one file."""
         return await asyncio.to_thread(self._read, check_key(key), offset, num_bytes)
 
-    async def put(self, key: str, path: Path) -> None:
-        """Copy a file into the store; a reader sees all of it or none."""
-        await asyncio.to_thread(self._put, check_key(key), path)
+    async def put(self, key: str, content: Path | bytes) -> None:
+        """Copy a file, or bytes, into the store; a reader sees all of it or none."""
+        await asyncio.to_thread(self._put, check_key(key), content)
 
     async def delete(self, key: str) -> None:
         """Remove one file; its folder stays."""
@@ -109,14 +109,17 @@ class LocalStore(ObjectStore):
         except OSError as error:
             raise _explain(error, key) from error
 
-    def _put(self, key: str, path: Path) -> None:
+    def _put(self, key: str, content: Path | bytes) -> None:
         self._root.mkdir(parents=True, exist_ok=True)
         target = self._inside(key)
         # Two may put one object at a time, and processes of two containers have the same number.
         part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            _copy(path, part, path.stat().st_size, key)
+            if isinstance(content, bytes):
+                part.write_bytes(content)
+            else:
+                _copy(content, part, content.stat().st_size, key)
             _sync(part)
             part.replace(target)
             _sync(target.parent)

@@ -82,8 +82,8 @@ class ObjectStore(ABC):
         """
 
     @abstractmethod
-    async def put(self, key: str, path: Path) -> None:
-        """Store a file under ``key`` durably, replacing what was there."""
+    async def put(self, key: str, content: Path | bytes) -> None:
+        """Store a file, or bytes, under ``key`` durably, replacing what was there; a reader sees all of it or none."""
 
     @abstractmethod
     async def delete(self, key: str) -> None:

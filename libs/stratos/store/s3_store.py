@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +19,8 @@ from stratos.store.object_store import MAX_FOLDER_FILES, ObjectInfo, ObjectStore
 from stratos.store.settings import ObjectStoreConfig
 
 _CHUNK_BYTES = 1 << 20
+NUM_CONNECTIONS = 32
+"""Connections that are kept, at most: as many as threads of an event loop."""
 _MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
 _BEHIND_THE_END = frozenset({"416", "InvalidRange"})
 P = ParamSpec("P")
@@ -54,9 +57,9 @@ class S3Store(ObjectStore):
         """Download a part of one object."""
         return await self._call(self._read, check_key(key), offset, num_bytes)
 
-    async def put(self, key: str, path: Path) -> None:
-        """Upload one file."""
-        await self._call(self._put, check_key(key), path)
+    async def put(self, key: str, content: Path | bytes) -> None:
+        """Upload one file, or bytes."""
+        await self._call(self._put, check_key(key), content)
 
     async def delete(self, key: str) -> None:
         """Remove one object."""
@@ -88,6 +91,7 @@ class S3Store(ObjectStore):
             config=Config(
                 connect_timeout=min(config.timeout_s, 0.8),
                 read_timeout=config.timeout_s,
+                max_pool_connections=NUM_CONNECTIONS,
                 retries={"total_max_attempts": self._num_attempts, "mode": "standard"},
                 s3={"addressing_style": "path" if config.s3_endpoint_url else "auto"},
                 request_checksum_calculation="when_required",
@@ -130,8 +134,8 @@ class S3Store(ObjectStore):
             data: bytes = body.read(num_bytes)
             return data
 
-    def _put(self, key: str, path: Path) -> None:
-        with path.open("rb") as file:
+    def _put(self, key: str, content: Path | bytes) -> None:
+        with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
             self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=file)
 
     def _delete(self, key: str) -> None:

@@ -45,6 +45,7 @@ from stratos.worker.engine_client.process import ProcessEngine
 from stratos.worker.handoff.source_servicer import SourceServicer
 from stratos.worker.health.prober import Prober, expected_digest
 from stratos.worker.health.self_check import SelfCheck
+from stratos.worker.model_source import ModelSource
 from stratos.worker.settings import WorkerSettings
 from stratos.worker.status import StatusFeed, StatusServicer, StatusVersions
 from stratos.worker.warm_up import warm_up_engine
@@ -89,6 +90,7 @@ class WorkerProcess(Service):
         self._opened: OpenWorker | None = None
         self._self_check: SelfCheck | None = None
         self._prober: Prober | None = None
+        self._source: ModelSource | None = None
         self._sessions = DecodeServicer(lambda: self.opened.context, lambda: self.opened.table)
 
     @property
@@ -123,12 +125,16 @@ class WorkerProcess(Service):
         return names
 
     async def open(self) -> None:
-        """Load the model, start the step loop, wire everything."""
+        """Fetch and load the model, start the step loop, wire everything."""
+        self._source = ModelSource(self._settings, self._clock, self.metrics)
+        self._settings = await self._source.open()
+        began = self._clock.now()
         engine = await run_in_own_thread(self._make_engine, self._settings)
         await asyncio.to_thread(remove_leftovers, self._settings.adapter_cache.directory)
         store = await asyncio.to_thread(self._make_store, self._settings.object_store)
         await store.open()  # the first adapter under load would hold up every session for as long as that takes
         await engine.start()
+        self._source.metrics.load_seconds.labels("load").set(self._clock.now() - began)
         self._opened = wire_worker(
             self._settings,
             engine,
@@ -277,6 +283,8 @@ class WorkerProcess(Service):
     async def close(self) -> None:
         if self._opened is not None:
             await self._opened.close()
+        if self._source is not None:
+            self._source.close()
 
     # -- inside ------------------------------------------------------------------------------------
 

@@ -66,6 +66,20 @@ class AdapterCacheConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSourceConfig:
+    """Where the model comes from, if not from a folder."""
+
+    source: str = ""
+    """`registry:NAME@DIGEST`: a published model of the object store, in place of ``RUNNER__MODEL_PATH``."""
+    cache_directory: Path = Path("/tmp/stratos-models")  # noqa: S108 - content is checked by digest
+    """Models of this node, which its workers share: a folder on a disk that outlives them saves the next fetch."""
+    cache_bytes: Annotated[int, Ge(0)] = 0
+    """Models there that are not in use are removed beyond this, the least recently used first; 0: as the disk fills."""
+    patience_s: Annotated[float, Ge(0)] = 60.0
+    """A start is given up when the object store has given nothing for so long; the next one goes on from there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProberConfig:
     """How a worker looks for damaged memory; for the engine on a CPU in exact mode."""
 
@@ -115,6 +129,7 @@ class WorkerSettings(ServiceSettings):
 
     scheduler: SchedulerConfig = SchedulerConfig()
     runner: RunnerConfig = RunnerConfig()
+    model: ModelSourceConfig = ModelSourceConfig()
     fake: FakeConfig = FakeConfig()
     prober: ProberConfig = ProberConfig()
     handoff: HandoffConfig = HandoffConfig()

@@ -103,6 +103,7 @@ def _model_template(model: dict[str, Any]) -> dict[str, Any]:
     return _closed(
         **pools,
         cache=source["objectStore"]["properties"]["cache"],
+        registryCache=source["registry"]["properties"]["cache"],
         sizeLimit={"$ref": "#/definitions/quantity"},
     )
 
@@ -121,10 +122,28 @@ def model_source() -> dict[str, Any]:
         objectStore=_closed(
             prefix=_FILLED | {"description": "Below objectStore.url."},
             digest=_TEXT
-            | {"description": "SHA-256 of the model, which is checked; `stratos models publish` prints it."},
+            | {"description": "SHA-256 of the model, which is checked; `stratos models upload` prints it."},
             cache=_closed(
                 claim=_TEXT
                 | {"description": "A claim that the pods of a node, or all pods, share; empty: one copy a pod."},
+                sizeLimit={"$ref": "#/definitions/quantity"},
+            ),
+        ),
+        registry=_closed(
+            name=_TEXT | {"description": "Name under which it is published; empty: the name of the entry."},
+            digest={
+                "type": "string",
+                "pattern": "^[0-9a-f]{64}$",
+                "description": "The revision, as `stratos models publish` printed it behind the @.",
+            },
+            cache=_closed(
+                claim=_TEXT | {"description": "A claim that the workers of a node, or all of them, share and write."},
+                hostPath=_TEXT
+                | {"description": "Folder of each node, there already, that the workers' user may write."},
+                medium={
+                    "enum": ["", "Memory"],
+                    "description": "Memory: of the pod, for nodes without a disk; counts beside what the engine takes.",
+                },
                 sizeLimit={"$ref": "#/definitions/quantity"},
             ),
         ),
@@ -133,6 +152,7 @@ def model_source() -> dict[str, Any]:
     kinds["properties"]["image"]["required"] = ["repository"]
     kinds["properties"]["claim"]["required"] = ["name"]
     kinds["properties"]["objectStore"]["required"] = ["prefix"]
+    kinds["properties"]["registry"]["required"] = ["digest"]
     kinds["properties"]["imageVolume"]["required"] = ["repository"]
     return kinds | {"minProperties": 1, "maxProperties": 1}
 

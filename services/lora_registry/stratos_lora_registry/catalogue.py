@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from stratos.common.errors import BadRequest, DependencyDown, ModelNotFound, NotFound
 from stratos.core.adapter import Adapter, AdapterVersion
 from stratos.store.records.audit import AuditEntry, shown_value
-from stratos.store.records.manifest import ManifestStore
+from stratos.store.records.manifest import IN_MANIFEST, ManifestStore
 from stratos.store.records.record import Kind, Record, make_body, version_of
 from stratos.store.records.record_store import RecordStore, VersionConflict, read_record
 from stratos.store.records.values import adapter_id, encode_adapter, owner_and_name
@@ -167,7 +167,7 @@ class AdapterCatalogue:
         marker = await self._records.require_marker(self._store_id)
         if marker.revision == self._checked_revision:
             return
-        await self._manifests.add(marker.store_id, await self._records.records(Kind.ADAPTER, Kind.DATA_KEY))
+        await self._manifests.add(marker.store_id, await self._records.records(*IN_MANIFEST))
         self._checked_revision = marker.revision
 
     async def _look_up(self, record_id: str) -> tuple[str | None, Record | None]:

@@ -15,12 +15,14 @@ from stratos.cli.main import app
 from stratos.cli.models.declared import remove_records
 from stratos.core.files.model_files import read_model_files
 from stratos.core.files.model_texts import text_names
+from stratos.store.local_store import LocalStore
 from stratos.store.models.model_record import ModelRecord
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.writer import RecordWriter
 from stratos.store.redis import open_redis
 from tests.support.paths import ROOT
+from tests.support.reference.published_models import published
 
 DRAFT = ROOT / "models" / "draft"
 
@@ -86,6 +88,15 @@ def test_a_folder_is_recorded_once_with_its_digest_terms_and_words(installation:
     assert sorted(path.name for path in words.rglob("*") if path.is_file()) == text_names(DRAFT)
     installation.record("small", f"--folder={DRAFT}")
     assert installation.records()[0].version > record.version, "other terms are another version"
+
+
+def test_a_published_model_is_recorded_by_its_reference_with_facts(installation: Installation) -> None:
+    made = asyncio.run(published(LocalStore(installation.objects), DRAFT, "org/draft"))
+    installation.record("small", f"--from={made.reference}", f"--digest={made.manifest.digest}")
+    (record,) = installation.records()
+    assert isinstance(record.value, ModelRecord)
+    assert (record.value.digest, record.value.text_digest) == (made.manifest.digest, made.manifest.text_digest)
+    assert (record.value.facts, record.value.source) == (made.manifest.facts, "values of a/b")
 
 
 def test_of_a_digest_no_weights_are_read_and_the_last_revisions_stay(installation: Installation) -> None:

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from stratos.cli.main import app
-from stratos.cli.models.model_store import fetch_model, publish_model
+from stratos.cli.models.model_store import fetch_model, upload_model
 from stratos.common.errors import InvalidCheckpoint, NotFound
 from stratos.core.files.model_files import read_model_files
 from stratos.store.local_store import LocalStore
@@ -37,7 +37,7 @@ class CountingStore(LocalStore):
 async def store(tmp_path: Path) -> CountingStore:
     (tmp_path / "objects").mkdir()
     store = CountingStore(tmp_path / "objects")
-    assert await publish_model(store, MODEL, PREFIX) == read_model_files(MODEL).digest
+    assert await upload_model(store, MODEL, PREFIX) == read_model_files(MODEL).digest
     return store
 
 
@@ -81,7 +81,7 @@ def place() -> Iterator[tuple[str, str]]:
 
 def test_from_and_to_s3_by_the_command(place: tuple[str, str], tmp_path: Path) -> None:
     run = CliRunner().invoke
-    published = run(app, ["models", "publish", str(MODEL), PREFIX, *place])
+    published = run(app, ["models", "upload", str(MODEL), PREFIX, *place])
     assert published.exit_code == 0, published.output
     digest = published.output.strip()
     target = tmp_path / "draft"
@@ -91,13 +91,41 @@ def test_from_and_to_s3_by_the_command(place: tuple[str, str], tmp_path: Path) -
     assert read_model_files(target).digest == digest
 
 
+def test_publish_fetch_and_pull_from_s3(place: tuple[str, str], tmp_path: Path) -> None:
+    data, run = f"--data-dir={tmp_path / 'data'}", CliRunner().invoke
+    made = run(app, ["models", "publish", "org/draft", f"--path={MODEL}", *place, data])
+    assert made.exit_code == 0, made.output
+    assert "29 tensors, computed token" in made.output
+    reference, digest = made.stdout.splitlines()[-1], read_model_files(MODEL).digest
+    assert reference == f"registry:org/draft@{digest}"
+    listed = run(app, ["models", "published", "org/draft", *place])
+    assert all(text in listed.output for text in (reference, "LlamaForCausalLM, BF16, 3 layers")), listed.output
+    whole, words = (tmp_path / "whole", tmp_path / "words")
+    for into, more in ((whole, []), (words, ["--words"])):
+        fetched = run(app, ["models", "fetch", reference, *place, f"--into={into}", f"--digest={digest}", *more])
+        assert fetched.exit_code == 0, fetched.output
+    assert read_model_files(whole).digest == digest
+    assert not list(words.glob("*.safetensors"))
+    for came in ("2,423,954", "0"):
+        pulled = run(app, ["models", "pull", reference[:30], *place, f"--cache={tmp_path / 'cache'}"])
+        assert pulled.output.strip().endswith(f": {came} bytes came"), pulled.output
+    gone = run(app, ["models", "pull", "registry:none", *place, f"--cache={tmp_path / 'cache'}"])
+    assert (gone.exit_code, "registry:none is not published" in gone.output) == (1, True)
+
+
+def test_publishing_without_an_address_needs_a_key(tmp_path: Path) -> None:
+    ask = ["models", "publish", "draft", f"--path={MODEL}", f"--data-dir={tmp_path}"]
+    refused = CliRunner().invoke(app, ask, env={"STRATOS_ADMIN_KEY": ""})
+    assert (refused.exit_code, "give --key" in refused.output) == (1, True)
+
+
 def test_a_gguf_file_is_published_as_the_folder_that_it_stands_for(tmp_path: Path) -> None:
     path, run = write(tmp_path / "tiny.gguf", tiny_llama()), CliRunner().invoke
     made = run(app, ["models", "folder", str(path), f"--into={tmp_path / 'tiny'}"])
     assert made.exit_code == 0, made.output
     (tmp_path / "objects").mkdir()
     store = f"--object-store=file://{tmp_path / 'objects'}"
-    published = run(app, ["models", "publish", str(path), "models/tiny", store])
+    published = run(app, ["models", "upload", str(path), "models/tiny", store])
     assert published.exit_code == 0, published.output
     fetched = run(app, ["models", "fetch", "models/tiny", store, f"--into={tmp_path / 'fetched'}"])
     assert fetched.exit_code == 0, fetched.output

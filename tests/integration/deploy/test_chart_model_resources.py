@@ -20,7 +20,7 @@ from tests.support.kube.chart_rendering import checked, rendered
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
 DIGEST = "d" * 64
 BASE: dict[str, Any] = {"name": "base", "source": {"claim": {"name": "base"}}}
-ALL_SOURCES = ["objectStore", "claim", "image", "imageVolume"]
+ALL_SOURCES = ["objectStore", "registry", "claim", "image", "imageVolume"]
 POOLS: dict[str, Any] = {
     "prefill": {"autoscaling": {"mode": "planner", "minReplicas": 0}},
     "decode": {
@@ -35,6 +35,7 @@ POOLS: dict[str, Any] = {
 SHORT_PAIRS = {"config": {"transport": {"idlePairS": 5}}}
 SOURCES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "objectStore": ({"prefix": "models/small", "digest": DIGEST}, {"prefix": "models/small", "digest": DIGEST}),
+    "registry": ({"name": "team/small", "digest": DIGEST}, {"name": "team/small", "digest": DIGEST}),
     "claim": ({"name": "disk", "path": "/a/b/"}, {"name": "disk", "path": "a/b"}),
     "claim without a folder": ({"name": "disk"}, {"name": "disk"}),
     "image": (

@@ -12,7 +12,7 @@ from scripts.chart.rendering import NO_RENDERER, has_renderer
 from stratos.cli.main import app
 from stratos.store.models.forms import model_from_json
 from tests.support.kube.chart_objects import Object, container, kinds, one, variables
-from tests.support.kube.chart_rendering import SERVED_HERE, checked, said_by
+from tests.support.kube.chart_rendering import SERVED_HERE, checked, rendered, said_by
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
 BASE: dict[str, Any] = {"name": "base", "servedName": "team/base", "source": {"claim": {"name": "base"}}}
@@ -59,6 +59,50 @@ def test_gateways_have_the_first_model_from_settings_and_all_by_records() -> Non
     assert "--folder=/model" in recording(found, "model-base"), "a changed source is a further revision"
     registry = variables(container(found, "demo-lora-registry"))["STRATOS_LORA_REGISTRY_REGISTRAR__RESERVED_NAMES"]
     assert json.loads(registry) == ["team/base"], "it asks the records for the others"
+
+
+PUBLISHED: dict[str, Any] = {"name": "big", "source": {"registry": {"name": "org/big", "digest": "e" * 64}}}
+REFERENCE = f"registry:org/big@{'e' * 64}"
+
+
+def test_workers_stream_a_published_model_into_their_cache_and_gateways_get_its_words_alone() -> None:
+    found = checked({"models": [PUBLISHED]})
+    for role in ("prefill", "decode"):
+        spec = one(found, "Deployment", f"demo-{role}-big")["spec"]["template"]["spec"]
+        worker = variables(spec["containers"][0])
+        head = f"STRATOS_{role.upper()}_WORKER_MODEL__"
+        assert (worker[f"{head}SOURCE"], worker[f"{head}CACHE_DIRECTORY"]) == (REFERENCE, "/model")
+        assert not any(name.endswith("RUNNER__MODEL_PATH") for name in worker)
+        assert "initContainers" not in spec
+        (mount,) = [m for m in spec["containers"][0]["volumeMounts"] if m["name"] == "model"]
+        assert mount == {"name": "model", "mountPath": "/model"}
+        assert {"name": "model", "emptyDir": {}} in spec["volumes"]
+    spec = one(found, "Deployment", "demo-gateway")["spec"]["template"]["spec"]
+    assert variables(spec["containers"][0])["STRATOS_GATEWAY_MODEL__DIGEST"] == "e" * 64
+    (init,) = spec["initContainers"]
+    assert init["command"][:4] == ["stratos", "models", "fetch", REFERENCE]
+    assert "--words" in init["command"]
+    (tool,) = one(found, "Deployment", "demo-toolbox")["spec"]["template"]["spec"]["initContainers"]
+    assert "--words" not in tool["command"], "adapters are checked against weights there"
+    given = recording(found, "model-big")
+    assert {f"--from={REFERENCE}", f"--digest={'e' * 64}"} <= set(given)
+
+
+@pytest.mark.parametrize(
+    ("cache", "volume"),
+    [
+        ({"claim": "node"}, {"persistentVolumeClaim": {"claimName": "node"}}),
+        ({"hostPath": "/var/models"}, {"hostPath": {"path": "/var/models", "type": "Directory"}}),
+        ({"sizeLimit": "20Gi"}, {"emptyDir": {"sizeLimit": "20Gi"}}),
+        ({"medium": "Memory"}, {"emptyDir": {"medium": "Memory"}}),
+    ],
+)
+def test_workers_of_a_node_share_a_cache_and_gateways_have_none(cache: dict[str, str], volume: Object) -> None:
+    source = PUBLISHED["source"]["registry"] | {"cache": cache}
+    found = rendered({"models": [PUBLISHED | {"source": {"registry": source}}]})
+    for name, expected in (("demo-decode-big", volume), ("demo-gateway", {"emptyDir": {}})):
+        volumes = one(found, "Deployment", name)["spec"]["template"]["spec"]["volumes"]
+        assert {"name": "model", **expected} in volumes
 
 
 def test_a_model_without_a_digest_is_read_where_its_workers_read_it() -> None:

@@ -340,10 +340,15 @@ async def test_the_manifest_follows_every_change_and_catches_up(world: World, tm
     before = path.read_bytes()
     await world.register("three", "one")
     path.write_bytes(before)  # as if another registry had overwritten it
+    model = f"small/{'d' * 64}"
+    await RecordWriter(RecordStore(world.redis), actor="a").change(
+        Kind.MODEL, model, "model.add", lambda old: {"text_digest": "b" * 64}
+    )  # by a gateway, which leaves the manifest to the registry
     await world.catalogue.check_manifest()
     manifest = await world.manifests.read()
     assert manifest is not None
     assert set(manifest.adapters) == {"/one", "/two", "/three"}
+    assert set(manifest.models) == {model}
 
 
 async def test_an_object_store_of_another_store_takes_no_adapter(world: World, redis_url: str, tmp_path: Path) -> None:

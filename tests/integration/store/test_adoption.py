@@ -10,15 +10,19 @@ import pytest
 from stratos.common.errors import BadRequest, DependencyDown, InvalidApiKey
 from stratos.core.adapter import Adapter
 from stratos.store.keys import parse_key
+from stratos.store.models.forms import model_id, model_to_json
+from stratos.store.models.model_record import ModelRecord
 from stratos.store.records.adoption import adopt_store, export_store, init_store
 from stratos.store.records.copy_keeper import CopyKeeper
 from stratos.store.records.followed_snapshot import SnapshotState
+from stratos.store.records.manifest import IN_MANIFEST
 from stratos.store.records.record import Kind, make_body, parse_record
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.settings import SnapshotConfig
 from stratos.store.records.snapshot_copy import load_copy, save_copy
 from stratos.store.records.values import encode_adapter
 from stratos.store.redis import open_redis
+from tests.support.reference.published_models import FACTS
 from tests.support.servers.record_stores import MarkedStore, following, manifests_in, marked_store
 from tests.support.servers.redis_server import RedisServer, redis_cluster
 from tests.support.waiting import eventually
@@ -59,6 +63,20 @@ async def test_an_object_store_that_names_an_id_keeps_it(store: MarkedStore) -> 
     assert await init_store(store.records, store.manifests) == store.store_id
     records = {record.id: record.is_deleted for record in await store.records.records(Kind.ADAPTER)}
     assert records == {"/one": False, "/gone": True}
+
+
+async def test_models_come_back_from_the_object_store_with_their_terms(store: MarkedStore) -> None:
+    record = ModelRecord(
+        name="small", digest="d" * 64, text_digest="b" * 64, source=f"registry:small@{'d' * 64}", size="8b", facts=FACTS
+    )
+    record_id = model_id("small", record.digest)
+    body = make_body(model_to_json(record))
+    await store.records.write(Kind.MODEL, record_id, body, seen=0)
+    await store.manifests.add(store.store_id, await store.records.records(*IN_MANIFEST))
+    await store.redis.flushall()
+    assert await init_store(store.records, store.manifests) == store.store_id
+    [found] = await store.records.records(Kind.MODEL)
+    assert (found.id, found.value) == (record_id, record)
 
 
 async def test_a_redis_and_an_object_store_of_different_stores_are_not_married(

@@ -32,6 +32,8 @@ class FakeRouter:
     cache_layout: CacheLayout | None = None
     live: dict[str, dict[WorkerRole, int]] = field(default_factory=dict)
     """Live workers by model and role, as the gateway is told."""
+    seen: dict[str, dict[WorkerRole, int]] = field(default_factory=dict)
+    """All of them; empty: the live ones."""
     choice: dict[str, Any] = field(default_factory=dict)
     """Further fields of placements: what they were chosen from."""
 
@@ -64,6 +66,9 @@ class FakeRouter:
 
     async def live_workers(self) -> dict[str, dict[WorkerRole, int]]:
         return self.live
+
+    async def seen_workers(self) -> dict[str, dict[WorkerRole, int]]:
+        return self.seen or self.live
 
     def suspects(self, tenant: str) -> bool:
         return False

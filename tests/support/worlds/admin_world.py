@@ -92,6 +92,7 @@ async def admin_world(
         assert opened.admin is not None
         assert opened.admin.models is not None
         opened.admin.models.live_workers = router.live_workers
+        opened.admin.models.seen_workers = router.seen_workers
         return replace(opened, routers=router)
 
     values: dict[str, Any] = {

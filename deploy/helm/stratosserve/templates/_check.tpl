@@ -10,7 +10,7 @@
 {{- $names = append $names .name -}}
 {{- if has (include "stratos.servedName" .) $served }}{{ fail (printf "models[%s]: another model is served as %q already" .name (include "stratos.servedName" .)) }}{{ end -}}
 {{- $served = append $served (include "stratos.servedName" .) -}}
-{{- $content := (.source.objectStore).digest | default (toJson .source) -}}
+{{- $content := (.source.objectStore).digest | default (.source.registry).digest | default (toJson .source) -}}
 {{- if hasKey $sources $content }}{{ fail (printf "models[%s].source: is the one of models[%s], and a model has one name; a further one is an alias (docs/models.md)" .name (get $sources $content)) }}{{ end -}}
 {{- $_ := set $sources $content .name -}}
 {{- if .gateway }}{{ fail (printf "models[%s].gateway: gateways serve all models now; move it to gateway, its config.model to models[%s].terms (docs/operations.md, \"From gateways of each model\")" .name .name) }}{{ end -}}

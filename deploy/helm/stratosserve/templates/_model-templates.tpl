@@ -10,6 +10,7 @@
 {{- $cache := merge dict (.cache | default dict) -}}
 {{- dict
   "objectStore" (dict "prefix" "__PREFIX__" "digest" "__DIGEST__" "cache" $cache)
+  "registry" (dict "name" "__PUBLISHED__" "digest" "__DIGEST__" "cache" (.registryCache | default dict))
   "claim" (dict "name" "__CLAIM__" "path" "__CLAIM_PATH__")
   "image" (dict "reference" "__IMAGE__" "path" "__IMAGE_PATH__" "sizeLimit" (.sizeLimit | default ""))
   "imageVolume" (dict "reference" "__IMAGE__" "path" "__FOLDER__")

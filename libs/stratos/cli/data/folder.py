@@ -6,6 +6,7 @@
     <data dir>/store/             object store of the laptop
     <data dir>/copies/            what each gateway knew of tenants, keys and adapters, mode 0600
     <data dir>/digests.json       digests of model folders, by the state of their files
+    <data dir>/models/            models of the registry that are, or were, served here; may be deleted between runs
     <data dir>/gguf/              model folders of GGUF files, which link to them; may be deleted between runs
     <data dir>/run/<id>/          everything of one run: address files, workers/, platform.json, logs/
     /dev/shm/stratos-<id>/        staging rings of the run's workers (a folder of the run if there is no /dev/shm)
@@ -172,6 +173,11 @@ class DataDir:
     def digests_file(self) -> Path:
         """Digests of model folders that earlier runs computed."""
         return self.path / "digests.json"
+
+    @property
+    def models_path(self) -> Path:
+        """Cache of models of the registry, which the platform's processes share."""
+        return self.path / "models"
 
     @property
     def gguf_path(self) -> Path:

@@ -33,8 +33,8 @@ def evaluate(
     """Say what model B loses beside model A, by strata. Exit code 3: not acceptable; 4: more text is needed."""
     from contextlib import ExitStack
 
+    from stratos.cli.data.torch_module import run_module
     from stratos.cli.evaluate.page import report_page
-    from stratos.cli.evaluate.running import run_module
     from stratos.cli.evaluate.table import report_text
     from stratos.common.errors import BadRequest
     from stratos.text.gguf.kept_folders import folder_for

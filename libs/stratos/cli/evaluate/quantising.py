@@ -29,7 +29,7 @@ def quantize(
     threads: Annotated[int, typer.Option(help="Equal ones give equal bits; 0: as many as there are cores.")] = 0,
 ) -> None:
     """Write a quantised copy of a model in compressed-tensors' format; a run that broke is gone on with."""
-    from stratos.cli.evaluate.running import run_module
+    from stratos.cli.data.torch_module import run_module
     from stratos.quantise.schemes import find_scheme
 
     with explained_errors():

@@ -16,6 +16,7 @@ from typer import Option
 from stratos.common.errors import BadRequest
 from stratos.core.files.gguf.parts import is_gguf
 from stratos.engine.checkpoint.weight_schemes import AT_LOAD, ROUNDED
+from stratos.store.registry.catalogue import is_reference, parse_reference
 
 DataDirOption = Annotated[Path, Option("--data-dir", help="Where the platform keeps its data.")]
 DEFAULT_DATA_DIR = Path(".stratos")
@@ -40,6 +41,8 @@ class UpOptions:
     """One platform on this machine."""
 
     model_path: Path
+    source: str = ""
+    """Its reference in the registry; ``model_path`` is then where this machine keeps it."""
     name: str = ""
     """Name that clients use as "model"; empty takes the folder's."""
     more_models: tuple[UpOptions, ...] = ()
@@ -287,8 +290,14 @@ def _parse_workers(text: str) -> tuple[str, Mapping[str, int]]:
 
 
 def parse_model(text: str) -> tuple[str, Path]:
-    """Name and path of a model; the name is empty where only a path is given, as every path is that exists."""
+    """Name and path of a model; the name is empty where only a path is given, as every path is that exists.
+
+    A reference to the registry stays one, in the place of the path.
+    """
     name, is_named, rest = text.partition("=")
+    if is_reference(text) or (is_named and is_reference(rest)):
+        reference = parse_reference(text if is_reference(text) else rest, MODEL_FLAG)
+        return (reference.name if is_reference(text) else name), Path(str(reference))
     path = Path(text)
     if is_named and _NAME.match(name) and not path.exists():
         path = Path(rest)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from stratos.cli.data.folder import DataDir
 from stratos.cli.local.options import UpOptions, parse_speculative_config
 from stratos.cli.local.ports import GatewayListeners
 from stratos.common.tls.identity import PeerRole
@@ -154,8 +155,16 @@ def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPa
         "TRANSPORT__NAMES": json.dumps(options.transports),
         "TRANSPORT__SHM_DIRECTORY": str(paths.shm_path),
         "ADAPTER_CACHE__DIRECTORY": str(paths.work_path / f"adapters-{name}"),
+        **_model_source(options),
         **_object_store(options, ends),
     }
+
+
+def _model_source(options: UpOptions) -> dict[str, str]:
+    """Where a worker has a model of the registry from."""
+    if not options.source:
+        return {}
+    return {"MODEL__SOURCE": options.source, "MODEL__CACHE_DIRECTORY": str(DataDir(options.data_dir).models_path)}
 
 
 def worker_sizes(options: UpOptions) -> dict[str, str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from stratos.store.object_store import ObjectStore
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.writer import RecordWriter, Tombstone
+from stratos.store.registry.catalogue import find_published, is_reference, parse_reference
 from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
 
@@ -48,7 +49,7 @@ class DeclaredModel:
     folder: Path | None = None
     """Model folder; ``None`` takes its words from the object store."""
     prefix: str = ""
-    """Folder of the model in the object store, where ``digest`` is given: no weights are read."""
+    """Folder of the model in the object store, where ``digest`` is given, or its reference: no weights are read."""
     digest: str = ""
     """SHA-256 (hex) of configuration and weights; empty computes it from the folder."""
     terms: Mapping[str, Any] = field(default_factory=dict)
@@ -66,10 +67,10 @@ async def record_model(target: StoreTarget, model: DeclaredModel, actor: str) ->
         NotFound: the object store has no such folder.
         DependencyDown: a store does not answer, or is not set up.
     """
-    async with _opened(target) as (records, objects), _words_of(objects, model) as folder:
-        digest = model.digest or read_model_files(folder).digest
+    async with _opened(target) as (records, objects):
+        digest, found = await _described(objects, model)
         record_id = model_id(model.name, digest)
-        value = {**model.terms, "source": model.owner, "text_digest": await put_texts(objects, folder)}
+        value = {**model.terms, "source": model.owner, **found}
         record = model_from_json(record_id, value)
         known = await records.records(Kind.MODEL, Kind.ADAPTER, Kind.ALIAS, Kind.ROLLOUT)
         _check_names(record, known, model.owner if model.digest else None)
@@ -111,6 +112,18 @@ async def _opened(target: StoreTarget) -> AsyncIterator[tuple[RecordStore, Objec
             yield records, objects
     finally:
         await objects.close()
+
+
+async def _described(objects: ObjectStore, model: DeclaredModel) -> tuple[str, dict[str, Any]]:
+    """The digest of a model, and fields of its record; its words are in the object store after it."""
+    if is_reference(model.prefix):
+        manifest = (await find_published(objects, parse_reference(model.prefix, "--from"))).manifest
+        if model.digest not in ("", manifest.digest):
+            raise InvalidCheckpoint(f"{model.prefix} has the digest {manifest.digest}, not {model.digest}")
+        return manifest.digest, {"text_digest": manifest.text_digest, "facts": asdict(manifest.facts)}
+    async with _words_of(objects, model) as folder:
+        digest = model.digest or read_model_files(folder).digest
+        return digest, {"text_digest": await put_texts(objects, folder)}
 
 
 @asynccontextmanager

@@ -22,6 +22,7 @@ from stratos.core.fleet import Fleet, FleetWorker
 from stratos.store.models.model_record import ModelRecord
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.record import Kind
+from stratos.store.registry.catalogue import is_reference
 
 IDLE_LOOKS = 4
 """Looks in a row that must find a worker idle: by then gateways and routers have heard of the removal."""
@@ -117,7 +118,7 @@ class ModelPools:
     def _wanted(self) -> dict[str, ModelRecord]:
         found = ((record.id, record.value) for record in self._follower.snapshot.of_kind(Kind.MODEL))
         records = {record_id: value for record_id, value in found if isinstance(value, ModelRecord)}
-        return {i: r for i, r in records.items() if r.digest not in self._own and Path(r.source).is_absolute()}
+        return {i: r for i, r in records.items() if r.digest not in self._own and _has_weights(r)}
 
     def _then(self, group: asyncio.TaskGroup, record_id: str, work: Callable[[], Awaitable[None]]) -> None:
         before = self._last.get(record_id)
@@ -188,6 +189,11 @@ def _is_busy(worker: FleetWorker) -> bool:
     status = worker.status
     has_work = status is not None and (status.engine.num_running or status.engine.num_waiting or status.num_handoffs)
     return bool(worker.num_booked or has_work)
+
+
+def _has_weights(record: ModelRecord) -> bool:
+    """This machine can get at them."""
+    return Path(record.source).is_absolute() or is_reference(record.source)
 
 
 def _needs(record: ModelRecord) -> Mapping[str, object]:

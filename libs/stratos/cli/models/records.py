@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from stratos.rpc.clients.admin import AdminClient
 from stratos.store.models.alias_forms import pinned
 from stratos.store.models.alias_record import WHOLE
 from stratos.store.models.texts import put_texts
+from stratos.store.registry.catalogue import PublishedModel
 from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
 
@@ -35,6 +36,8 @@ class ModelAsk:
     """Remembers digests of folders that were read before."""
     store: ObjectStoreConfig
     """The one that the gateways have."""
+    published: PublishedModel | None = None
+    """A model from the registry, whose words are there since it was published."""
     terms: Mapping[str, Any] = field(default_factory=dict)
     """Fields of its record; those that lack are as its name has them already."""
 
@@ -45,10 +48,13 @@ def add_model(client: AdminClient, ask: ModelAsk) -> dict[str, Any]:
     Raises:
         StratosError: the folder is no model, a store does not answer, or the platform refuses the record.
     """
-    digest = ask.digest or digest_in(remembered_digest(ask.folder, ask.digests_file))
-    texts = asyncio.run(_put(ask))
-    body = {"name": ask.name, "digest": digest, "text_digest": texts, "source": str(ask.folder), **ask.terms}
-    return client.call("POST", "/models", body)
+    if (one := ask.published) is not None:
+        digests = {"digest": one.manifest.digest, "text_digest": one.manifest.text_digest}
+        found = {**digests, "source": one.reference, "facts": asdict(one.manifest.facts)}
+    else:
+        digest = ask.digest or digest_in(remembered_digest(ask.folder, ask.digests_file))
+        found = {"digest": digest, "text_digest": asyncio.run(_put(ask)), "source": str(ask.folder)}
+    return client.call("POST", "/models", {"name": ask.name, **found, **ask.terms})
 
 
 def wait_for_workers(client: AdminClient, digest: str, wait_s: float) -> bool:
@@ -71,6 +77,8 @@ def row_text(row: Mapping[str, Any]) -> str:
     """One line of the list: what a person asks first."""
     workers, state = row["workers"], row["state"]
     counts = "no router answers" if workers is None else " + ".join(f"{n} {role}" for role, n in workers.items())
+    if row.get("ready"):
+        counts = f"ready {row['ready']}: {counts}"
     mark = "*" if row["current"] else " "
     reason = f"  {row['reason']}" if row.get("reason") else ""
     return f"{mark} {row['name']:<24} {row['digest'][:12]}  {state:<8} {row['from']:<9} {counts}{reason}"

@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from stratos.cli.local.options import UpOptions
 from stratos.cli.local.platform import LocalPlatform
 from stratos.cli.local.preflight import check_checkpoint
 from stratos.cli.models.pools import ModelPools
+from stratos.cli.models.references import held_model
 from stratos.common.background import end_tasks
 from stratos.common.clock import SystemClock
 from stratos.common.errors import InvalidCheckpoint
@@ -32,6 +33,8 @@ from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.settings import SnapshotConfig
 from stratos.store.redis import open_redis
+from stratos.store.registry.catalogue import is_reference
+from stratos.store.settings import ObjectStoreConfig
 
 
 def fitted(options: UpOptions) -> tuple[UpOptions, str]:
@@ -81,18 +84,25 @@ class LocalModelWorkers:
         Raises:
             StratosError: its folder is another model, or the machine has no room for it.
         """
+        if is_reference(record.source):  # its workers hold it for themselves
+            store = ObjectStoreConfig(url=self._facts.object_store_url, s3_endpoint_url=self._facts.s3_endpoint_url)
+            with closing(await held_model(record.source, store, self._data)) as held:
+                return await self._start_from(held.path, record, held.handed_digest)
         path = Path(record.source)
-        handed = await digest_of(path, self._data.digests_file)
-        if digest_in(handed) != record.digest:
-            raise InvalidCheckpoint(f"{path} holds another model than its record says; add it again")
-        async with self._starts:
-            return await self._start(record, handed)
+        return await self._start_from(path, record, await digest_of(path, self._data.digests_file))
 
-    async def _start(self, record: ModelRecord, handed: str) -> Sequence[str]:
-        path, most = Path(record.source), self._options
+    async def _start_from(self, path: Path, record: ModelRecord, handed: str) -> Sequence[str]:
+        if digest_in(handed) != record.digest:
+            raise InvalidCheckpoint(f"{record.source} holds another model than its record says; add it again")
+        async with self._starts:
+            return await self._start(path, record, handed)
+
+    async def _start(self, path: Path, record: ModelRecord, handed: str) -> Sequence[str]:
+        most = self._options
         num_others = most.num_workers + len(self._running) * most.num_own_workers
         options = replace(
-            most, model_path=path, name=record.name, more_models=(), quantization=record.quantization,
+            most, model_path=path, source=record.source if is_reference(record.source) else "", name=record.name,
+            more_models=(), quantization=record.quantization,
             max_model_len=record.max_model_len, kv_pool_bytes=0, num_other_workers=num_others,
         )  # fmt: skip
         if options.engine == "torch":

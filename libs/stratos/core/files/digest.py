@@ -29,7 +29,6 @@ def files_digest(files: Iterable[tuple[str, Path]], is_over: Callable[[], bool] 
     Raises:
         OSError: a file cannot be read, or became shorter while it was, or ``is_over``.
     """
-    digest = hashlib.sha256()
     pool = ThreadPoolExecutor(min(MAX_THREADS, _num_cores()), "hash")
     try:
         named = [(name, path, path.stat().st_size) for name, path in files]
@@ -37,12 +36,19 @@ def files_digest(files: Iterable[tuple[str, Path]], is_over: Callable[[], bool] 
             [pool.submit(_piece_digest, path, begin, size, is_over) for begin in range(0, size, PIECE_BYTES)]
             for _, path, size in named
         ]
-        for (name, _, size), futures in zip(named, pieces, strict=True):
-            digest.update(f"{name}\0{size}\0".encode())
-            for future in futures:
-                digest.update(future.result())
+        hashed = zip(named, pieces, strict=True)
+        return digest_of_pieces((name, size, (f.result() for f in futures)) for (name, _, size), futures in hashed)
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def digest_of_pieces(files: Iterable[tuple[str, int, Iterable[bytes]]]) -> str:
+    """The same of files whose pieces were hashed before: name, size in bytes, and SHA-256 of each piece."""
+    digest = hashlib.sha256()
+    for name, size, pieces in files:
+        digest.update(f"{name}\0{size}\0".encode())
+        for piece in pieces:
+            digest.update(piece)
     return digest.hexdigest()
 
 

@@ -144,6 +144,23 @@ ENGINE = Dashboard(
             ),
         ),
         Panel(
+            title="Models: seconds of the last start",
+            text="`fetch` is the stream from the registry, near 0 where the cache of the node had the model; `load` "
+            "reads the files into the engine.",
+            queries=(Query("max by (instance, stage) (stratos_model_load_seconds{@})", "{{instance}} {{stage}}"),),
+            unit="s",
+        ),
+        Panel(
+            title="Models: bytes from the registry",
+            text="Bytes a second that starting workers stream. Failures are asked again; a start that has none for a "
+            "minute ends.",
+            queries=(
+                Query(rate("stratos_model_fetched_bytes_total", "instance"), "{{instance}}"),
+                Query(rate("stratos_model_fetch_failures_total", "instance"), "{{instance}} failures"),
+            ),
+            unit="Bps",
+        ),
+        Panel(
             title="GPU: memory",
             text="Used and whole memory of each worker's GPU.",
             queries=(Query("max by (instance, gpu, state) (stratos_gpu_memory_bytes{@})", "{{instance}} {{state}}"),),

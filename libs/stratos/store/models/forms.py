@@ -55,6 +55,10 @@ def model_from_json(record_id: str, value: object) -> ModelRecord:
 
 
 def model_to_json(model: ModelRecord) -> dict[str, Any]:
-    """Every field but name and digest, which are in the record's id."""
+    """Every field but name and digest, which are in the record's id; ``facts`` where there are some.
+
+    So gateways of a version before the registry read the record of a model that did not come from it.
+    """
     value: Mapping[str, Any] = _ADAPTER.dump_python(model, mode="json")
-    return {name: value[name] for name in value if name not in ("name", "digest")}
+    left_out = ("name", "digest") if model.facts is not None else ("name", "digest", "facts")
+    return {name: value[name] for name in value if name not in left_out}

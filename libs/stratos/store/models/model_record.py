@@ -11,6 +11,28 @@ from stratos.core.files.embedding_files import MatryoshkaSetting, PoolingSetting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """Facts of a published model, for people who choose one."""
+
+    architecture: str
+    precision: str
+    """How the weights of its layers are stored: "BF16", or the scheme of codes."""
+    num_layers: Annotated[int, Ge(1)]
+    hidden_size: Annotated[int, Ge(1)]
+    num_heads: Annotated[int, Ge(1)]
+    num_kv_heads: Annotated[int, Ge(1)]
+    num_experts: Annotated[int, Ge(0)] = 0
+    """Experts of each layer that has some; 0 is a dense model."""
+    vocab_size: Annotated[int, Ge(1)]
+    context_length: Annotated[int, Ge(1)]
+    """Tokens."""
+    licence: str = ""
+    """Licence as maker or publisher say it; empty is unknown."""
+    num_bytes: Annotated[int, Ge(0)] = 0
+    """Size of its files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRecord:
     """A revision and its terms; gateways take its words from the object store, workers its weights from elsewhere."""
 
@@ -21,7 +43,7 @@ class ModelRecord:
     text_digest: str
     """SHA-256 (hex) of what gateways read of it: tokenizer, chat template, configuration."""
     source: str = ""
-    """Where its weights lie: a folder of this machine, from which `stratos up` starts workers, or a note for people."""
+    """Where its weights lie: ``registry:NAME@DIGEST``, a folder of this machine, or a note for people."""
     created_unix_s: Annotated[int, Ge(0)] = 0
     """Seconds since the epoch at which it was added."""
     size: str = ""
@@ -35,3 +57,5 @@ class ModelRecord:
     quantization: Literal["auto", "int8", "int4", "fp8", "mxfp4", "nf4", "llm-int8"] = "auto"
     pooling: PoolingSetting = "auto"
     matryoshka: MatryoshkaSetting = "auto"
+    facts: ModelFacts | None = None
+    """Facts of a model from the registry; the record of another one has none."""

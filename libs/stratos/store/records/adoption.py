@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from stratos.common.errors import BadRequest, DependencyDown
 from stratos.store.keys import KeyRecord
 from stratos.store.records.followed_snapshot import FollowedSnapshot
-from stratos.store.records.manifest import Manifest, ManifestStore
+from stratos.store.records.manifest import IN_MANIFEST, Manifest, ManifestStore
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.snapshot_copy import SnapshotCopy
@@ -44,7 +44,7 @@ async def init_store(records: RecordStore, manifests: ManifestStore) -> str:
         return marker.store_id
     # The object store learns the id first: if this ends half-way, the next attempt finds the same id.
     manifest = manifest or await manifests.add(secrets.token_hex(16), ())
-    await _fill(records, manifest.store_id, [*manifest.adapters.values(), *manifest.departed.values()])
+    await _fill(records, manifest.store_id, manifest.records)
     return manifest.store_id
 
 
@@ -80,12 +80,12 @@ async def adopt_store(
             f"Redis holds the store {marker.store_id}, manifest and copies are of {store_id}; "
             "--replace makes this Redis the latter one"
         )
-    known = [] if manifest is None else [*manifest.adapters.values(), *manifest.departed.values()]
+    known = [] if manifest is None else manifest.records
     if fill_ledger is not None:
         await fill_ledger(store_id, marker is not None and marker.store_id == store_id)
     newest = _newest(_without_departed([*known, *(record for copy in copies for record in copy.records)]))
     await _fill(records, store_id, newest, replaces=marker.store_id if marker is not None else "")
-    await manifests.add(store_id, [record for record in newest if record.kind in (Kind.ADAPTER, Kind.DATA_KEY)])
+    await manifests.add(store_id, [record for record in newest if record.kind in IN_MANIFEST])
     live = Counter(record.kind for record in newest if not record.is_deleted)
     return Adoption(store_id=store_id, num_live=live, num_tombstones=sum(r.is_deleted for r in newest))
 

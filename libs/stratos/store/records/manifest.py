@@ -1,8 +1,9 @@
-"""The manifest in the object store: the store's id and every adapter record, to fill Redis again from it.
+"""The manifest in the object store: the store's id and the records of adapters and models, to fill Redis from it.
 
-One object, ``catalogue/manifest.json``: {"format", "store_id", "adapters": {record id: text of the record}, "departed":
-{tenant id: tombstone of its data key}}: a backup from before a tenant's deletion must not bring it back.  Records are
-merged by version, so two writers may add to it at a time; what one of them overwrites, the next check brings back.
+One object, ``catalogue/manifest.json``: {"format", "store_id", "adapters": {record id: text of the record}, "models":
+the same, "departed": {tenant id: tombstone of its data key}}: a backup from before a tenant's deletion must not bring
+it back.  Records are merged by version, so two writers may add to it at a time; what one of them overwrites, the next
+check brings back.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from stratos.store.records.record import Kind, Record
 from stratos.store.records.record_store import read_record
 
 MANIFEST_KEY = "catalogue/manifest.json"
+IN_MANIFEST = (Kind.ADAPTER, Kind.MODEL, Kind.DATA_KEY)
+"""Kinds of records that it may hold."""
 _FORMAT = 1
 _MAX_BYTES = 256 * 1024 * 1024
 
@@ -34,6 +37,13 @@ class Manifest:
     """By record id, tombstones included."""
     departed: Mapping[str, Record] = field(default_factory=dict)
     """Tombstones of data keys, by the id of the deleted tenant."""
+    models: Mapping[str, Record] = field(default_factory=dict)
+    """By record id, tombstones included."""
+
+    @property
+    def records(self) -> list[Record]:
+        """All of them."""
+        return [*self.adapters.values(), *self.models.values(), *self.departed.values()]
 
 
 class ManifestStore:
@@ -62,7 +72,7 @@ class ManifestStore:
             return await asyncio.to_thread(_parse, path.read_bytes())
 
     async def add(self, store_id: str, records: Iterable[Record]) -> Manifest:
-        """Put adapters and destroyed data keys into the manifest where they are newer; make it where there is none.
+        """Put records into the manifest where they are newer, of data keys the destroyed; make it where there is none.
 
         Raises:
             DependencyDown: the object store belongs to another store.
@@ -73,16 +83,20 @@ class ManifestStore:
                 raise DependencyDown(
                     "the object store's manifest names another store than Redis; `stratos admin adopt-store` decides"
                 )
-            adapters, departed = (dict(old.adapters), dict(old.departed)) if old is not None else ({}, {})
+            parts: dict[Kind, dict[str, Record]] = {kind: {} for kind in IN_MANIFEST}
+            for record in [] if old is None else old.records:
+                parts[record.kind][record.id] = record
             num_new = 0
             for record in records:
                 if record.kind is Kind.DATA_KEY and not record.is_deleted:
                     continue
-                part = departed if record.kind is Kind.DATA_KEY else adapters
+                part = parts[record.kind]
                 if record.id not in part or record.version > part[record.id].version:
                     part[record.id] = record
                     num_new += 1
-            manifest = Manifest(store_id=store_id, adapters=adapters, departed=departed)
+            manifest = Manifest(
+                store_id=store_id, adapters=parts[Kind.ADAPTER], departed=parts[Kind.DATA_KEY], models=parts[Kind.MODEL]
+            )
             if old is None or num_new:
                 await self._put(manifest)
             return manifest
@@ -92,6 +106,7 @@ class ManifestStore:
             "format": _FORMAT,
             "store_id": manifest.store_id,
             "adapters": {record_id: record.text for record_id, record in manifest.adapters.items()},
+            "models": {record_id: record.text for record_id, record in manifest.models.items()},
             "departed": {tenant_id: record.text for tenant_id, record in manifest.departed.items()},
         }
         with tempfile.TemporaryDirectory(prefix="stratos-manifest-") as folder:
@@ -106,10 +121,14 @@ def _parse(content: bytes) -> Manifest:
         if found["format"] != _FORMAT:
             raise ValueError("another format")
         store_id, texts, departed = str(found["store_id"]), dict(found["adapters"]), dict(found.get("departed", {}))
+        models = dict(found.get("models", {}))
     except (ValueError, KeyError, TypeError) as error:
         raise DependencyDown(f"the manifest {MANIFEST_KEY} in the object store cannot be read: {error}") from None
     return Manifest(
-        store_id=store_id, adapters=_readable(Kind.ADAPTER, texts), departed=_readable(Kind.DATA_KEY, departed)
+        store_id=store_id,
+        adapters=_readable(Kind.ADAPTER, texts),
+        departed=_readable(Kind.DATA_KEY, departed),
+        models=_readable(Kind.MODEL, models),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -38,12 +38,20 @@ class ModelStatus:
         shelf: loads what records name.
         models: what is served.
         live_workers: asks a router.
+        seen_workers: the same, of all that have said which model they serve.
     """
 
-    def __init__(self, shelf: ModelShelf, models: ModelSet, live_workers: Callable[[], Awaitable[LiveWorkers]]) -> None:
+    def __init__(
+        self,
+        shelf: ModelShelf,
+        models: ModelSet,
+        live_workers: Callable[[], Awaitable[LiveWorkers]],
+        seen_workers: Callable[[], Awaitable[LiveWorkers]],
+    ) -> None:
         self.shelf = shelf
         self.models = models
         self.live_workers = live_workers
+        self.seen_workers = seen_workers
 
     async def look(self) -> None:
         """See now which revisions have workers; without a router nothing changes."""
@@ -52,11 +60,11 @@ class ModelStatus:
 
     async def rows(self) -> list[dict[str, Any]]:
         """Every revision, those of settings first; ``workers`` is null where no router answers."""
-        try:
-            live: LiveWorkers | None = await self.live_workers()
-        except StratosError:
-            live = None
-        return [self._finished(row, live) for row in (*self._fixed(), *self._recorded())]
+        live: LiveWorkers | None = None
+        seen: LiveWorkers = {}
+        with contextlib.suppress(StratosError):
+            live, seen = await self.live_workers(), await self.seen_workers()
+        return [self._finished(row, live) | _ready(row, live, seen) for row in (*self._fixed(), *self._recorded())]
 
     def _fixed(self) -> Iterator[dict[str, Any]]:
         recorded = {placed.wanted.record.digest for placed in self.shelf.placed.values()}
@@ -85,6 +93,14 @@ class ModelCaller(Protocol):
     """Who asks; ``routes.AdminCaller`` is the one of the admin API."""
 
     writer: RecordWriter
+
+
+def _ready(row: Mapping[str, Any], live: LiveWorkers | None, seen: LiveWorkers) -> dict[str, Any]:
+    """How many of a revision's workers can take requests, of those that have said that they serve it: "2/3"."""
+    if live is None:
+        return {"ready": None}
+    counts = [sum(workers.get(row["digest"], {}).values()) for workers in (live, seen)]
+    return {"ready": f"{counts[0]}/{max(counts)}"}
 
 
 Handler = Callable[[Any, Request, dict[str, Any]], Awaitable[dict[str, Any]]]

@@ -14,7 +14,7 @@ from stratos.store.records.record import Kind
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.served_model import ServedModel
 
-_OWN = ("text_digest", "source", "created_unix_s")
+_OWN = ("text_digest", "source", "created_unix_s", "facts")
 """Fields that are no terms: each revision has its own."""
 _EFFECTS: Mapping[str, Callable[[ServedModel], object]] = {
     "size": lambda model: model.base.size,

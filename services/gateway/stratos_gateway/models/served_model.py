@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from stratos_gateway.models.settings import ModelConfig
 
 INLINE_CHARS = 1024
 """Longer texts are encoded in a thread, so that they do not hold up the streams of others; this many take 0.2 ms."""
+_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _MESSAGE_CHARS = 64
 """Characters of text that take as long as rendering one message."""
 
@@ -60,11 +62,13 @@ class ServedModel:
 
     @classmethod
     def load(cls, config: ModelConfig) -> ServedModel:
-        """Read a model folder; hashes its weights, unless their digest was handed over.
+        """Read a model folder; hashes its weights, unless they are not there, or their digest was handed over.
 
         Raises:
             InvalidCheckpoint: it cannot be served; the message says what to do.
         """
+        if _DIGEST.match(config.digest) and not any(config.path.glob("*.safetensors")):
+            return cls._of(config, described_files(config.path, config.digest))
         return cls._of(config, read_model_files(config.path, config.digest))
 
     @classmethod

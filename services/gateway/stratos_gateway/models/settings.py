@@ -18,7 +18,8 @@ class ModelConfig:
     path: Path
     """Folder of the base model: tokenizer, chat template, and the files that its digest is made of."""
     digest: str = ""
-    """Digest of the model folder and state of its files, as `stratos up` hands it over; empty: computed at start."""
+    """Digest of the model folder and state of its files, as `stratos up` hands it over; empty: computed at start. The
+    digest alone is believed, for a folder without weights."""
     name: str = ""
     """Name that clients use as "model"; empty takes the folder's name. Gateways of one pool of workers must have one
     name: it says which router is active for them."""

@@ -137,10 +137,17 @@ class RouterSet:
 
     async def live_workers(self) -> LiveWorkers:
         """Live workers of each model, as any router that answers sees them; raises ``StratosError``."""
+        return _counted(await self._fleet(), is_live=True)
+
+    async def seen_workers(self) -> LiveWorkers:
+        """The same of all workers that have said which model they serve, live or not."""
+        return _counted(await self._fleet(), is_live=False)
+
+    async def _fleet(self) -> Fleet:
         error: StratosError = WorkerLost("no router answers")
         for link in [link for link in self._links.values() if link.is_up]:
             try:
-                return _live_workers(await link.fleet())
+                return await link.fleet()
             except StratosError as refusal:
                 error = refusal
         raise error
@@ -229,10 +236,10 @@ class RouterSet:
             raise prompt_refused()
 
 
-def _live_workers(fleet: Fleet) -> LiveWorkers:
+def _counted(fleet: Fleet, *, is_live: bool) -> LiveWorkers:
     found: dict[str, Counter[WorkerRole]] = {}
     for worker in fleet.workers:
-        if worker.is_live and worker.status is not None:
+        if (worker.is_live or not is_live) and worker.status is not None:
             found.setdefault(worker.status.identity.model_digest, Counter())[worker.ref.role] += 1
     return found
 

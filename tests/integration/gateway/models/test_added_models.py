@@ -124,6 +124,7 @@ async def test_a_name_moves_to_its_new_revision_once_that_has_workers_and_what_r
     await eventually(lambda: _is_served(added, new), "the new one is loaded")
     assert not (await added.rows(one))[new["digest"]]["current"]
     one.router.live = {new["digest"]: {WorkerRole.DECODE: 1}, old["digest"]: {WorkerRole.DECODE: 2}}
+    one.router.seen = {new["digest"]: {WorkerRole.DECODE: 3}, old["digest"]: {WorkerRole.DECODE: 2}}
     await eventually(lambda: _is_current(added, new), "it has workers")
     one.worker.step_s = 0.0
     assert (await added.ask(one, "small")).is_success
@@ -131,6 +132,7 @@ async def test_a_name_moves_to_its_new_revision_once_that_has_workers_and_what_r
     assert [s.model_digest for s in one.worker.submits] == [old["digest"], new["digest"]]
     rows = await added.rows(one)
     assert [rows[body["digest"]]["workers"]["decode"] for body in (old, new)] == [2, 1]
+    assert [rows[body["digest"]]["ready"] for body in (old, new)] == ["2/2", "1/3"]
     back = await one.call("POST", "/models", old)  # what is added last is newest
     assert (back.json()["size"], back.json()["max_input_tokens"]) == ("8b", 99)
     await eventually(lambda: _is_current(added, old), "rolled back")

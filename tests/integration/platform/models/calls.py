@@ -30,6 +30,14 @@ async def stratos(platform: PlatformProcess, *arguments: str) -> str:
     return result.output
 
 
+async def refused(platform: PlatformProcess, *arguments: str) -> str:
+    """Output of a command that must fail with a line of ours."""
+    given = [*arguments, "--data-dir", str(platform.data_dir)]
+    result = await asyncio.to_thread(CliRunner().invoke, app, given)
+    assert (result.exit_code, "error: " in result.output) == (1, True), result.output
+    return result.output
+
+
 async def admin_key(platform: PlatformProcess) -> str:
     return (await stratos(platform, "keys", "create", "--tenant", "platform", "--role", "admin")).strip()
 

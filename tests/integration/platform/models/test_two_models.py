@@ -11,8 +11,11 @@ from pathlib import Path
 import httpx
 import psutil
 
-from tests.integration.platform.models.calls import admin_key, client_of, pids_of, stratos
+from stratos.store.local_store import LocalStore
+from stratos.store.registry.catalogue import manifest_key
+from tests.integration.platform.models.calls import admin_key, client_of, pids_of, refused, stratos
 from tests.integration.platform.models.conftest import CONTEXT
+from tests.support.reference.published_models import published
 from tests.support.reference.second_model import save_second_model
 from tests.support.waiting import eventually
 from tests.support.worlds.platform_process import PlatformProcess
@@ -76,6 +79,35 @@ async def test_a_model_comes_and_goes_while_its_neighbour_streams(platform: Plat
         assert await worker_of(client, stream.headers["x-request-id"]) == "decode-0"
     assert await pids_of(platform) == pids  # nothing was started again
     assert "third" not in await stratos(platform, "models", "list", *admin)
+
+
+async def test_a_published_model_is_served_by_reference_and_one_that_is_not_whole_is_refused(
+    platform: PlatformProcess, tmp_path: Path
+) -> None:
+    admin, pids = ("--key", await admin_key(platform)), await pids_of(platform)
+    objects = Path(platform.facts()["object_store_url"].removeprefix("file://"))
+    made = await published(LocalStore(objects), save_second_model(tmp_path / "third"), "org/third")
+    manifest = objects / manifest_key("org/third", made.manifest.digest, made.manifest_digest)
+    content = manifest.read_bytes()
+    add = ("models", "add", "third", made.reference[:30], "--wait-s", "100", *admin)
+    for altered, message in ((content[:-9] + b"1" + content[-8:], "was altered"), (b"", "was altered")):
+        manifest.write_bytes(altered)
+        assert message in await refused(platform, *add)
+    manifest.unlink()
+    assert "is not published, or was not to its end" in await refused(platform, *add)
+    manifest.write_bytes(content)
+    assert "third is served" in await stratos(platform, *add)
+    [row] = json.loads(await stratos(platform, "models", "show", "third", *admin))
+    assert (row["source"], row["ready"], row["facts"]["precision"]) == (made.reference, "1/1", "BF16")
+    async with client_of(platform) as client:
+        for _ in range(4):  # whichever gateway takes the connection
+            answer = await client.post(
+                "/completions", json={"model": "third", "prompt": [5], "max_tokens": 2}, headers={"connection": "close"}
+            )
+            assert answer.status_code == 200, answer.text
+            assert (await worker_of(client, answer.headers["x-request-id"])).startswith("decode-third-")
+    await stratos(platform, "models", "remove", "third", *admin)
+    await eventually(lambda: _has(platform, pids), "its worker has left")
 
 
 async def test_streams_stay_on_their_revision_over_a_switch_and_a_rollback(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stratos.cli.local.options import UpOptions, options_for, parse_model
-from stratos.cli.local.topology import Endpoints, autoscaler_settings
+from stratos.cli.local.topology import Endpoints, RunPaths, autoscaler_settings, worker_settings
 from stratos.common.errors import BadRequest
 
 MAKE = partial(UpOptions, prefill=1, decode=2, threads=1, max_decode=3)
@@ -21,6 +21,24 @@ def test_a_path_may_have_a_name_before_it(tmp_path: Path) -> None:
     assert parse_model("small=/models/draft") == ("small", Path("/models/draft"))
     assert parse_model("/models/draft") == ("", Path("/models/draft"))
     assert parse_model(str(odd)) == ("", odd)
+
+
+def test_a_reference_to_the_registry_stays_one_and_its_name_is_the_models() -> None:
+    pinned = f"registry:org/draft@{'a' * 12}"
+    assert parse_model(f"small={pinned}") == ("small", Path(pinned))
+    assert parse_model("registry:draft") == ("draft", Path("registry:draft"))
+    for wrong in ("registry:draft@", "small=registry:draft@12"):
+        with pytest.raises(BadRequest, match="is no reference"):
+            parse_model(wrong)
+
+
+def test_workers_of_a_published_model_get_its_reference_and_the_cache(tmp_path: Path) -> None:
+    paths = RunPaths(workers_folder=tmp_path, shm_path=tmp_path, work_path=tmp_path)
+    options = MAKE(model_path=Path("/cache/x"), source="registry:draft@aa", data_dir=tmp_path)
+    settings = worker_settings("decode-0", options, Endpoints(), paths)
+    assert settings["MODEL__SOURCE"] == "registry:draft@aa"
+    assert settings["MODEL__CACHE_DIRECTORY"] == str(tmp_path / "models")
+    assert "MODEL__SOURCE" not in worker_settings("decode-0", MAKE(model_path=tmp_path), Endpoints(), paths)
 
 
 def test_without_a_flag_the_shipped_model_is_the_only_one() -> None:

@@ -101,6 +101,9 @@ async def test_workers_come_with_a_record_and_leave_once_they_are_idle() -> None
         follower.put("small", size="8b")  # a term of gateways alone
         follower.put("flagged", digest=OWN)
         follower.put("elsewhere", source="s3 folder", digest="c" * 64)
+        follower.put("published", source="registry:org/m@aa", digest="f" * 64)
+        await eventually(lambda: acts(workers)[1:] == ["start published from registry:org/m@aa"], "from the registry")
+        workers.log.remove("start published from registry:org/m@aa")
         follower.remove("small")
         await eventually(lambda: workers.log.count("look") > 10, "a request of theirs still runs")
         assert acts(workers) == ["start small from /models/m"]

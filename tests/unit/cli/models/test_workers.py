@@ -8,11 +8,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from stratos.cli.data.folder import DataDir
 from stratos.cli.local.options import UpOptions
 from stratos.cli.models.workers import LocalModelWorkers, fitted
+from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.model_files import read_model_files
+from stratos.store.local_store import LocalStore
 from stratos.store.models.model_record import ModelRecord
 from tests.support.paths import MODELS
+from tests.support.reference.published_models import published
 
 DRAFT = MODELS / "draft"
 
@@ -23,6 +29,7 @@ class Platform:
 
     planned: list[int] = field(default_factory=list)
     pools: set[int] = field(default_factory=set)
+    given: list[UpOptions] = field(default_factory=list)
     num_now: int = 0
     most: int = 0
 
@@ -32,6 +39,7 @@ class Platform:
         await asyncio.sleep(0)
         self.num_now -= 1
         self.planned.append(of.num_workers)
+        self.given.append(of)
         self.pools.add(of.kv_pool_bytes)
         return [f"prefill-{label}", f"decode-{label}"]
 
@@ -53,6 +61,22 @@ async def test_models_start_one_after_the_other_and_share_with_those_that_have_w
     await workers.start_model(records[2])
     assert platform.planned == [4, 6, 6]
     assert platform.pools == {0}  # another model's pool is planned anew
+
+
+async def test_a_published_model_is_fetched_into_the_cache_from_which_its_workers_have_it(tmp_path: Path) -> None:
+    (tmp_path / "objects").mkdir()
+    made = await published(LocalStore(tmp_path / "objects"))
+    platform: Any = Platform()
+    facts = SimpleNamespace(object_store_url=f"file://{tmp_path / 'objects'}", s3_endpoint_url="")
+    options = UpOptions(model_path=DRAFT, engine="fake", kv_pool_bytes=1)
+    workers = LocalModelWorkers(platform, options, facts, DataDir(tmp_path / "data"))  # type: ignore[arg-type]
+    digest = made.manifest.digest
+    record = ModelRecord(name="draft", digest=digest, text_digest="", source=made.reference)
+    await workers.start_model(record)
+    [given] = platform.given
+    assert (given.source, given.model_path.parent) == (made.reference, tmp_path / "data" / "models")
+    with pytest.raises(InvalidCheckpoint, match="holds another model than its record says"):
+        await workers.start_model(replace(record, digest="d" * 64))
 
 
 def test_another_model_gets_the_type_that_was_asked_for() -> None:

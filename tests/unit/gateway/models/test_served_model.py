@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from stratos.common.errors import ContextLengthExceeded
+from stratos.common.errors import ContextLengthExceeded, InvalidCheckpoint
+from stratos.core.files.model_texts import text_names
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.settings import ModelConfig
 from tests.support.paths import BASE_MODEL
@@ -22,6 +25,16 @@ async def test_the_longest_sequence_is_the_operators_or_the_models(max_stream_le
             await model.encode_prompt((1,) * expected)
     finally:
         model.grammars.close()
+
+
+def test_words_alone_are_enough_where_the_digest_is_given(tmp_path: Path) -> None:
+    for name in text_names(BASE_MODEL):
+        shutil.copy(BASE_MODEL / name, tmp_path / name)
+    model = ServedModel.load(ModelConfig(path=tmp_path, digest="d" * 64))
+    model.grammars.close()
+    assert model.base.digest == "d" * 64
+    with pytest.raises(InvalidCheckpoint, match="safetensors"):
+        ServedModel.load(ModelConfig(path=tmp_path))
 
 
 @pytest.mark.parametrize(("setting", "expected"), [("auto", ""), ("int8", "int8-rows-at-load")])

@@ -202,8 +202,8 @@ def adopt_store(
 ) -> None:
     """Make a Redis that was emptied the store that gateways follow, filled from the object store and from copies.
 
-    Adapters come from the manifest in the object store; tenants and keys come from copies alone. Entries of the ledger
-    that were sealed after its copy come from segments, all of them where there is no copy.
+    Adapters and models come from the manifest in the object store; tenants and keys come from copies alone. Entries of
+    the ledger that were sealed after its copy come from segments, all of them where there is no copy.
     """
     from stratos.cli.backups import fetch_backup
     from stratos.cli.money.ledger_copies import fill_ledger

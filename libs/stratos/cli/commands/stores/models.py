@@ -26,7 +26,9 @@ def record(
     name: Annotated[str, typer.Argument(help='Name that clients use as "model".')],
     owner: OwnerOption,
     folder: Annotated[Path | None, typer.Option(help="Model folder; its weights are read for its digest.")] = None,
-    origin: Annotated[str, typer.Option("--from", help="Its folder in the object store, with --digest.")] = "",
+    origin: Annotated[
+        str, typer.Option("--from", help="registry:NAME@DIGEST, or its folder there, with --digest.")
+    ] = "",
     digest: Annotated[str, typer.Option(help="Of the model, as `publish` printed it: no weights are read.")] = "",
     terms: Annotated[str, typer.Option(help="Fields of its record as JSON; others have their defaults.")] = "",
     redis_url: RedisOption = "",

@@ -85,7 +85,10 @@ def _words(spec: ModelSpec, templates: Templates) -> Words:
         terms[templates.terms[name]] = value
     words = SOURCES[spec.source_kind].words(spec.source)
     # As the chart's ``stratos.cacheFolder``: one folder of a shared cache per content.
-    content = hashlib.sha256(f"{spec.source.get('prefix', '')} {spec.source.get('digest', '')}".encode()).hexdigest()
+    said = f"{spec.source.get('prefix', '')} {spec.source.get('digest', '')}"
+    if spec.source_kind == "registry":
+        said = f"registry:{spec.source['name']}@{spec.source['digest']} "
+    content = hashlib.sha256(said.encode()).hexdigest()
     return {
         "__MODEL__": spec.name,
         "__SERVED_NAME__": spec.served_name,

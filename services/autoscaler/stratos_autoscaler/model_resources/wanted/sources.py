@@ -16,6 +16,7 @@ PATH = r"^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*/?$"
 IMAGE = r"^[a-z0-9][a-z0-9._:/-]*(:[A-Za-z0-9_][A-Za-z0-9._-]*)?(@sha256:[0-9a-f]{64})?$"
 ABSOLUTE = r"^(/[A-Za-z0-9_][A-Za-z0-9._-]*)+/?$"
 CLAIM = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+PUBLISHED = r"^[A-Za-z0-9][A-Za-z0-9._/-]*$"
 DIGEST = r"^[0-9a-f]{64}$"
 
 
@@ -44,6 +45,10 @@ def _object_store(said: Mapping[str, str]) -> Words:
     return {"__PREFIX__": said["prefix"], "__DIGEST__": said["digest"]}
 
 
+def _registry(said: Mapping[str, str]) -> Words:
+    return {"__PUBLISHED__": said["name"], "__DIGEST__": said["digest"]}
+
+
 def _claim(said: Mapping[str, str]) -> Words:
     return {"__CLAIM__": said["name"], "__CLAIM_PATH__": said.get("path", "").strip("/") or None}
 
@@ -65,7 +70,7 @@ _REFERENCE = SourceField(
 )
 SOURCES: Mapping[str, SourceKind] = {
     "objectStore": SourceKind(
-        text="A folder of the release's object store, as `stratos models publish` wrote it.",
+        text="A folder of the release's object store, as `stratos models upload` wrote it.",
         fields={
             "prefix": SourceField(
                 pattern=PATH, max_length=512, is_required=True, text="Below objectStore.url of the values."
@@ -74,10 +79,25 @@ SOURCES: Mapping[str, SourceKind] = {
                 pattern=DIGEST,
                 max_length=64,
                 is_required=True,
-                text="SHA-256 of the model, which is checked; `stratos models publish` prints it.",
+                text="SHA-256 of the model, which is checked; `stratos models upload` prints it.",
             ),
         },
         words=_object_store,
+    ),
+    "registry": SourceKind(
+        text="A revision of the release's registry, which workers stream.",
+        fields={
+            "name": SourceField(
+                pattern=PUBLISHED, max_length=200, is_required=True, text="Under which it is published."
+            ),
+            "digest": SourceField(
+                pattern=DIGEST,
+                max_length=64,
+                is_required=True,
+                text="The revision, as `stratos models publish` printed it behind the @.",
+            ),
+        },
+        words=_registry,
     ),
     "claim": SourceKind(
         text="A volume of the namespace, mounted read-only.",

@@ -16,8 +16,8 @@ def run_module(module: str, ask: Mapping[str, Any], threads: int) -> dict[str, A
     """Run ``python -m module``; ``None`` if it broke: its own words are on stderr.
 
     Args:
-        module: ``stratos.quality`` or ``stratos.quantise``.
-        ask: fields of ``EvaluationAsk`` or ``QuantiseAsk``, paths as texts.
+        module: ``stratos.quality``, its ``trial``, or ``stratos.quantise``.
+        ask: what it reads, paths as texts.
         threads: of the engines.
     """
     with tempfile.TemporaryDirectory() as folder:

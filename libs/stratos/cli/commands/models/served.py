@@ -1,40 +1,34 @@
-"""``stratos models``: models that a running platform serves, and base models in the object store."""
+"""``stratos models``: models that a running platform serves, their aliases and roll-outs."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
 from stratos.cli.commands.admin_access import KeyOption, UrlOption, admin_client
+from stratos.cli.commands.models.stored import store_of, stored_app
 from stratos.cli.commands.shared import RunOption, explained_errors
 from stratos.cli.commands.stores.options import S3Option
 from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption
-from stratos.common.errors import BadRequest, DependencyDown, NotFound
+from stratos.common.errors import DependencyDown, NotFound
 from stratos.engine.checkpoint.weight_schemes import AT_LOAD
-
-if TYPE_CHECKING:
-    from stratos.store.object_store import ObjectStore
-    from stratos.store.settings import ObjectStoreConfig
 
 models_app = typer.Typer(
     help="Models that a platform serves, and base models in the object store.", no_args_is_help=True
 )
-PrefixArgument = Annotated[str, typer.Argument(help="Folder in the object store, e.g. models/my-model.")]
-StoreOption = Annotated[str, typer.Option("--object-store", help="file:///DIR or s3://BUCKET/PREFIX.")]
+models_app.add_typer(stored_app)
 NameArgument = Annotated[str, typer.Argument(help='Name that clients use as "model".')]
-T = TypeVar("T")
-NUM_ATTEMPTS = 5
 
 
 @models_app.command("add")
 def add(
     name: NameArgument,
-    path: Annotated[Path, typer.Argument(help="Hugging Face model folder, or a GGUF file.")],
+    path: Annotated[
+        Path, typer.Argument(help="Hugging Face model folder, a GGUF file, or registry:NAME@DIGITS, as published.")
+    ],
     size: Annotated[str | None, typer.Option(help="Row of the plans' prices that its tokens have.")] = None,
     max_model_len: Annotated[int | None, typer.Option(min=0, help="Longest sequence; 0: the model's context.")] = None,
     max_input_tokens: Annotated[int | None, typer.Option(min=1, help="Longest prompt; of a new name 4096.")] = None,
@@ -57,7 +51,9 @@ def add(
     from stratos.cli.data.folder import DataDir
     from stratos.cli.local.preflight import check_model_folder
     from stratos.cli.models.records import ModelAsk, add_model, wait_for_workers
+    from stratos.cli.models.references import found_model
     from stratos.core.files.gguf.parts import is_gguf
+    from stratos.store.registry.catalogue import is_reference
     from stratos.text.gguf.kept_folders import gguf_folder
 
     asked = {
@@ -68,14 +64,16 @@ def add(
     }
     terms = {field: value for field, value in asked.items() if value is not None}
     with explained_errors(), admin_client(url, key, data_dir, run) as client:
-        data, store = DataDir(data_dir), _store_of(object_store, s3_endpoint, url, data_dir, run)
+        data, store = DataDir(data_dir), store_of(object_store, s3_endpoint, url, data_dir, run)
         data.prepare()
+        published = found_model(str(path), store) if is_reference(str(path)) else None
         folder = gguf_folder(path, data.gguf_path) if is_gguf(path) else path.resolve()
-        if not digest:
+        if not digest and published is None:
             check_model_folder(folder)
         ask = ModelAsk(
-            name=name, folder=folder, digest=digest, digests_file=data.digests_file, store=store, terms=terms
-        )
+            name=name, folder=folder, digest=digest, digests_file=data.digests_file, store=store, terms=terms,
+            published=published,
+        )  # fmt: skip
         digest = add_model(client, ask)["digest"]
         typer.echo(f"{name} is recorded, digest {digest}")
         if wait_s and not wait_for_workers(client, digest, wait_s):
@@ -245,84 +243,3 @@ def auto(
         with admin_client(url, key, data_dir, run) as client:
             row = call_choices(client, ask)
             typer.echo(f"{ask.name} has no rules any more" if row is None else choices_text(client, row, plan))
-
-
-@models_app.command("publish")
-def publish(
-    path: Annotated[Path, typer.Argument(help="Hugging Face model folder, or a GGUF file.")],
-    prefix: PrefixArgument,
-    object_store: StoreOption,
-    s3_endpoint: S3Option = "",
-) -> None:
-    """Put a model folder into the object store; prints its digest."""
-    from stratos.cli.models.model_store import publish_model
-    from stratos.text.gguf.kept_folders import folder_for
-
-    with explained_errors(), folder_for(path) as found:
-        typer.echo(_with_store(object_store, s3_endpoint, lambda store: publish_model(store, found, prefix)))
-
-
-@models_app.command("check")
-def check(
-    path: Annotated[Path, typer.Argument(help="Hugging Face model folder, or a config.json alone.")],
-) -> None:
-    """Say whether the engine serves a model, before its weights are downloaded: its family, and what is missing."""
-    from stratos.cli.data.model_check import check_model
-
-    with explained_errors():
-        typer.echo("\n".join(check_model(path)))
-
-
-@models_app.command("folder")
-def folder(
-    path: Annotated[Path, typer.Argument(help="GGUF file, or the first part of one that is split.")],
-    into: Annotated[Path, typer.Option(help="Folder that it should become; where it is there, nothing is done.")],
-) -> None:
-    """Write the model folder of a GGUF file, with a link to it: for workers and gateways that are started alone."""
-    from stratos.text.gguf.folder import write_model_folder
-
-    with explained_errors():
-        typer.echo(write_model_folder(path, into))
-
-
-@models_app.command("fetch")
-def fetch(
-    prefix: PrefixArgument,
-    object_store: StoreOption,
-    into: Annotated[Path, typer.Option(help="Folder that it should become; where it is there, nothing is done.")],
-    s3_endpoint: S3Option = "",
-    digest: Annotated[str, typer.Option(help="Digest that it must have, as publish printed it.")] = "",
-) -> None:
-    """Bring a model to a folder, which appears complete or not at all."""
-    from stratos.cli.models.model_store import fetch_model
-
-    with explained_errors():
-        is_new = _with_store(object_store, s3_endpoint, lambda store: fetch_model(store, prefix, into, digest))
-    typer.echo(f"{prefix} {'is fetched' if is_new else 'was there already'}: {into}")
-
-
-def _store_of(url: str, s3_endpoint: str, admin_url: str, data_dir: Path, run: str) -> ObjectStoreConfig:
-    """The object store that was named, else that of the running platform."""
-    from stratos.cli.local.running import find_platform
-    from stratos.store.settings import ObjectStoreConfig
-
-    if url:
-        return ObjectStoreConfig(url=url, s3_endpoint_url=s3_endpoint)
-    if admin_url:
-        raise BadRequest("with --url, give --object-store, too: that of the gateways", param="--object-store")
-    facts = find_platform(data_dir, run)
-    return ObjectStoreConfig(url=facts.object_store_url, s3_endpoint_url=facts.s3_endpoint_url)
-
-
-def _with_store(url: str, s3_endpoint: str, work: Callable[[ObjectStore], Awaitable[T]]) -> T:
-    from stratos.store.settings import ObjectStoreConfig
-    from stratos.store.urls import open_store
-
-    async def run() -> T:
-        store = open_store(ObjectStoreConfig(url=url, s3_endpoint_url=s3_endpoint), num_attempts=NUM_ATTEMPTS)
-        try:
-            return await work(store)
-        finally:
-            await store.close()
-
-    return asyncio.run(run())
