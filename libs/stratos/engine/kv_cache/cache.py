@@ -8,7 +8,7 @@ from functools import partial
 
 from stratos.common.clock import Clock
 from stratos.core.requests.pins import PinnedSpan, PinTerms
-from stratos.engine.contract.results import TierPinStatus
+from stratos.engine.contract.results import DiskTierStatus, TierPinStatus
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.engine.kv_cache.admission import KvAdmission
 from stratos.engine.kv_cache.block_manager import BlockManager
@@ -19,6 +19,8 @@ from stratos.engine.kv_cache.owners import BlockOwners
 from stratos.engine.kv_cache.pins import Pin
 from stratos.engine.kv_cache.window import make_window
 from stratos.engine.settings import SchedulerConfig
+
+NO_DISK = DiskTierStatus()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,21 @@ class KvCache:
     def forget(self, hashes: Sequence[bytes]) -> int:
         """Drop blocks from both tiers by hash; those in use stay in use. Returns how many were known."""
         return max(self.blocks.forget(hashes), self.tier.forget(hashes))
+
+    def forget_tenant(self, tenant: str) -> int:
+        """Drop all blocks of a tenant, and its key for the disk. Returns how many were known."""
+        num_below = 0 if self.tier.below is None else self.tier.below.forget_tenant(tenant)
+        return max(self.forget(self.owners.take(tenant)), num_below)
+
+    def disk_status(self) -> DiskTierStatus:
+        return NO_DISK if self.tier.below is None else self.tier.below.status()
+
+    def verify(self) -> None:
+        """Recount all tiers; raises ``AssertionError`` where one is off."""
+        self.blocks.verify()
+        self.tier.pool.verify()
+        if self.tier.below is not None:
+            self.tier.below.verify()
 
     def pin(self, hashes: Sequence[bytes], tenant: str, terms: PinTerms) -> tuple[int, tuple[PinnedSpan, ...]]:
         """Pin the first blocks of a prompt, as far as the device's pool holds them.

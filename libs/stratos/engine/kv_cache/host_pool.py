@@ -62,6 +62,9 @@ class HostPool:
         """The slot with this hash, filled or about to be."""
         return self._slot_of.get(block_hash)
 
+    def hash_of(self, slot: int) -> bytes | None:
+        return self._hash_of.get(slot)
+
     def is_filling(self, slot: int) -> bool:
         return slot in self._filling
 
@@ -78,10 +81,16 @@ class HostPool:
         self._moves[slot] = 1
         self._set(slot, SlotState.MOVING)
         self._filling.add(slot)
-        if block_hash is not None and block_hash not in self._slot_of:
+        if block_hash is not None:
+            self.name(slot, block_hash)
+        return slot
+
+    def name(self, slot: int, block_hash: bytes) -> None:
+        """Let a slot that is being filled be found; it stays private where another one has the hash."""
+        assert slot in self._filling
+        if block_hash not in self._slot_of:
             self._slot_of[block_hash] = slot
             self._hash_of[slot] = block_hash
-        return slot
 
     def pin(self, hashes: Sequence[bytes], pin: Pin) -> None:
         """Keep those blocks of a prompt that are here as long as a pin says."""

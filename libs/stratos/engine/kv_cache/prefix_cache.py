@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
+from stratos.core.cache_changes import CacheChanges, short_hashes
 from stratos.engine.kv_cache.change_log import ChangeLog
 from stratos.engine.kv_cache.pins import EvictionOrder, Pin, TierPins
 
@@ -64,6 +67,18 @@ class PrefixCache:
     def hashes(self) -> tuple[bytes, ...]:
         """Every hash that a block has."""
         return tuple(self._block_of)
+
+    def changes_since(self, after: int | None, guard: AbstractContextManager[Any]) -> CacheChanges:
+        """Changes after change ``after``; all of the cache for ``None``, or an old number.
+
+        ``guard`` guards the cache; it is not held while names are made, which may take milliseconds.
+        """
+        with guard:
+            changes = None if after is None else self.changes.since(after)
+            if changes is not None:
+                return changes
+            last, hashes = self.changes.last, self.hashes()
+        return CacheChanges(after=0, last=last, stored=short_hashes(hashes), is_dump=True)
 
     def find(self, block_hash: bytes) -> int | None:
         return self._block_of.get(block_hash)

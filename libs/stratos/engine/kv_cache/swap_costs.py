@@ -32,7 +32,7 @@ def is_move_cheaper(
     return num_moves * num_bytes / bytes_per_s < num_tokens / tokens_per_s
 
 
-class _Rate:
+class MeasuredRate:
     """Units per second, as far as it was measured lately."""
 
     def __init__(self, clock: Clock) -> None:
@@ -59,7 +59,7 @@ class SwapCosts:
 
     def __init__(self, block_bytes: int, block_size: int, clock: Clock) -> None:
         self.block_bytes, self.block_size = block_bytes, block_size
-        self._copies, self._prefill = _Rate(clock), _Rate(clock)
+        self._copies, self._prefill = MeasuredRate(clock), MeasuredRate(clock)
 
     @property
     def bytes_per_s(self) -> float | None:
