@@ -16,7 +16,7 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from stratos.common.errors import InvalidCheckpoint
@@ -126,10 +126,14 @@ class BlockFolder:
         finally:
             os.close(fd)
 
-    def touch(self, block_hash: bytes, folder: str) -> None:
-        """The block was used: a restart finds out by it what was used last."""
-        with contextlib.suppress(OSError):
-            os.utime(self._path(block_hash, folder))
+    def touch(self, hashes: Iterable[bytes], folder: str) -> None:
+        """Blocks were used, the last of these last: a restart finds out by it what was."""
+        for number, block_hash in enumerate(hashes):
+            path = self._path(block_hash, folder)
+            with contextlib.suppress(OSError):
+                os.utime(path)
+                used_ns = path.stat().st_mtime_ns + number  # the system's time stands still for milliseconds
+                os.utime(path, ns=(used_ns, used_ns))
 
     def remove(self, block_hash: bytes, folder: str) -> None:
         """Remove the file of a block, if it is there."""

@@ -229,8 +229,8 @@ class DiskTier:
         finally:
             with self._changing():
                 num_loaded = self._end(load, num_read, refusal, self._clock.now() - began_s)
-        for block_hash in reversed(load.hashes[:num_read]):  # as in the index: the first block goes last
-            self._folder.touch(block_hash, tenant_folder(load.tenant))
+        used = load.hashes[:num_read]
+        self._folder.touch(reversed(used), tenant_folder(load.tenant))  # as in the index: the first block goes last
         return num_loaded
 
     def _other_load(self, hashes: list[bytes]) -> _Load | None:

@@ -29,7 +29,9 @@ OPTIONS = UpOptions(
     lenient=True,
 )  # fmt: skip
 LISTENERS = GatewayListeners(*(listen_from("127.0.0.1", any_free_port()) for _ in range(2)))
-PATHS = RunPaths(workers_folder=Path("/run/workers"), shm_path=Path("/shm"), work_path=Path("/work"))
+PATHS = RunPaths(
+    workers_folder=Path("/run/workers"), shm_path=Path("/shm"), work_path=Path("/work"), kv_path=Path("/kv")
+)
 SETTINGS = {
     "lora_registry": topology.registry_settings(OPTIONS, ENDS, PATHS),
     "router": topology.router_settings(PATHS),

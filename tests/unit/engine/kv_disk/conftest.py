@@ -44,9 +44,9 @@ class DiskWorld:
         self.engine = EngineCore(runner, config, clock, disk=DiskTierConfig(**disk))  # type: ignore[arg-type]
         return self.engine
 
-    def ask(self, prompt: list[int], name: str, *, tenant: str = "t", key: bytes = KEY, **terms: Any) -> Run:
+    def ask(self, prompt: list[int], name: str, *, tenant: str = "t", key: bytes = KEY) -> Run:
         """Load what disk has of a prompt, run it to its end, and write what has waited."""
-        request = self.request(prompt, name, tenant=tenant, key=key, **terms)
+        request = self.request(prompt, name, tenant=tenant, key=key)
         self.engine.load_blocks(request.prompt_ids, request.terms)
         self.engine.add(request)
         run = drain(self.engine)
@@ -55,10 +55,11 @@ class DiskWorld:
         self.engine.verify()
         return run
 
-    def request(self, prompt: list[int], name: str, *, tenant: str = "t", key: bytes = KEY, **more: Any) -> EngineRequest:
+    def request(self, prompt: list[int], name: str, *, tenant: str = "t", key: bytes = KEY) -> EngineRequest:
         """One choice of 3 tokens."""
         request = make_request(prompt, name, max_tokens=3)
-        return replace(request, terms=replace(request.terms, tenant=tenant, kv_key=key, cache_salt=tenant.encode(), **more))
+        terms = replace(request.terms, tenant=tenant, kv_key=key, cache_salt=tenant.encode())
+        return replace(request, terms=terms)
 
     @property
     def files(self) -> list[Path]:

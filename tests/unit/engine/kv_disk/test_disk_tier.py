@@ -38,7 +38,7 @@ def reconcile(world):
     status.check_laws()
     assert len(world.files) == status.blocks.stored
     assert {path.stat().st_size for path in world.files} <= {status.block_bytes}
-    assert not [path for path in world.folder.rglob("*.new")]
+    assert not list(world.folder.rglob("*.new"))
     return status
 
 

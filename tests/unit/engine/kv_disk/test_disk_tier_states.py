@@ -44,9 +44,7 @@ class DiskTierMachine(CrowdedMachine):
         prompt = [100 * kind + i for i in range(length)]
         request = make_request(prompt, f"r{self.count}", max_tokens=max_tokens, arrival_s=float(self.count))
         tenant = f"tenant {kind}"
-        terms = replace(
-            request.terms, tenant=tenant, cache_salt=tenant.encode(), kv_key=self.keys.get(tenant, KEY)
-        )
+        terms = replace(request.terms, tenant=tenant, cache_salt=tenant.encode(), kv_key=self.keys.get(tenant, KEY))
         request = replace(request, terms=terms)
         self.engine.load_blocks(request.prompt_ids, terms)
         self.engine.add(request)
