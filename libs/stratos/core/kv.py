@@ -134,7 +134,7 @@ class DiskLedger:
     """Counts of blocks on disk; the law is ``0 <= stored <= total``."""
 
     total: int = 0
-    """As many as the bound of its bytes holds."""
+    """Blocks that the bound of its bytes holds."""
     stored: int = 0
 
     def check_law(self) -> None:

@@ -74,7 +74,7 @@ class RunnerInfo:
     num_host_blocks: int = 0
     """Slots for blocks in host memory, each of the size of a block; 0 without a host tier."""
     page_layout: str = ""
-    """What the bytes of a block's pages mean, beside identity and geometry: equal texts, equal layouts."""
+    """Meaning of the bytes of a block's pages, beside identity and geometry: equal texts, equal layouts."""
     window: int = 0
     """Positions that a token sees at most, up to its own, in every layer; 0: some layer sees the whole context."""
     num_sinks: int = 0

@@ -54,7 +54,7 @@ SLOT_SHARE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Load:
+class _BlockLoad:
     """Blocks of one request that are being read."""
 
     hashes: list[bytes]
@@ -89,7 +89,7 @@ class DiskTier:
         self.keys, self.counts, self._rate = TenantKeys(), DiskCounts(), MeasuredRate(clock)
         self._waiting: OrderedDict[bytes, None] = OrderedDict()
         self._removals: deque[tuple[bytes | None, str]] = deque()
-        self._loads: dict[bytes, _Load] = {}
+        self._loads: dict[bytes, _BlockLoad] = {}
         self._writing: bytes | None = None
         """The block that the writer has taken, until it is forgotten."""
         self._failed_s = float("-inf")
@@ -233,11 +233,11 @@ class DiskTier:
         self._folder.touch(reversed(used), tenant_folder(load.tenant))  # as in the index: the first block goes last
         return num_loaded
 
-    def _other_load(self, hashes: list[bytes]) -> _Load | None:
+    def _other_load(self, hashes: list[bytes]) -> _BlockLoad | None:
         """The load under way that has some of these blocks."""
         return next((self._loads[name] for name in hashes if name in self._loads), None)
 
-    def _begin(self, hashes: list[bytes], terms: RequestTerms) -> _Load | None:
+    def _begin(self, hashes: list[bytes], terms: RequestTerms) -> _BlockLoad | None:
         """Take slots for the blocks on disk that follow on what the other tiers hold."""
         pool, counts, key = self._kv.tier.pool, self.counts, self.keys.find(terms.tenant)
         begin = len(self._kv.blocks.cache.match(hashes))
@@ -256,11 +256,11 @@ class DiskTier:
         num_slots = min(len(run), pool.num_unpinned, max(1, pool.num_slots // SLOT_SHARE))
         counts.not_loaded["no_room"] += len(run) - num_slots
         slots = [slot for _ in range(num_slots) if (slot := pool.allocate(None)) is not None]
-        load = _Load(run[:num_slots], slots, terms.tenant, key)
+        load = _BlockLoad(run[:num_slots], slots, terms.tenant, key)
         self._loads |= dict.fromkeys(load.hashes, load)
         return load
 
-    def _read(self, load: _Load) -> tuple[int, LoadRefusal | None]:
+    def _read(self, load: _BlockLoad) -> tuple[int, LoadRefusal | None]:
         """Fill slots in the order of the chain; returns how many, and why not all."""
         limit_s, folder = self._clock.now() + self._compute_s(len(load.hashes)), tenant_folder(load.tenant)
         for number, (block_hash, slot) in enumerate(zip(load.hashes, load.slots, strict=True)):
@@ -279,7 +279,7 @@ class DiskTier:
                 return number, "damaged"
         return len(load.hashes), None
 
-    def _end(self, load: _Load, num_read: int, refusal: LoadRefusal | None, seconds: float) -> int:
+    def _end(self, load: _BlockLoad, num_read: int, refusal: LoadRefusal | None, seconds: float) -> int:
         pool, counts, num_all, num_loaded = self._kv.tier.pool, self.counts, len(load.hashes), 0
         is_known = self.keys.find(load.tenant) == load.key  # else the tenant was deleted since
         for number in reversed(range(num_all)):  # the last block is the first to be evicted, here and on disk

@@ -85,7 +85,7 @@ class KvPages:
 
     @property
     def layout(self) -> str:
-        """What the bytes of a block mean; equal texts, equal layouts."""
+        """Meaning of a block's bytes; equal texts, equal layouts."""
         codes = "" if self.codes is None else self.codes.identity
         return f"{tuple(self.tensor.shape[1:])} {self.tensor.dtype} key unit {self.key_unit} {codes}"
 

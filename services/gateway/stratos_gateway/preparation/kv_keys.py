@@ -10,7 +10,7 @@ from stratos.store.data_keys import Purpose
 
 
 def no_kv_key(tenant: Tenant) -> bytes:
-    """Of a gateway without a platform key."""
+    """Key of every tenant at a gateway without a platform key: none."""
     return b""
 
 

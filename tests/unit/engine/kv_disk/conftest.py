@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 import pytest
 
 from stratos.common.clock import Clock
+from stratos.core.block_hash import block_hashes, chain_root
 from stratos.core.requests.records import EngineRequest
+from stratos.engine.contract.results import DiskTierStatus
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.kv_disk.block_seal import OVERHEAD_BYTES
 from stratos.engine.settings import DiskTierConfig
-from tests.support.worlds.engine_driver import Run, drain, make_request
+from tests.support.worlds.engine_driver import Run, assert_at_rest, drain, expected, make_request
 from tests.support.worlds.engine_settings import scheduler_config
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
@@ -60,6 +63,37 @@ class DiskWorld:
         request = make_request(prompt, name, max_tokens=3)
         terms = replace(request.terms, tenant=tenant, kv_key=key, cache_salt=tenant.encode())
         return replace(request, terms=terms)
+
+    def fill(self, kinds: Iterable[int] = range(1, 6), **terms: Any) -> None:
+        """Prompts of 5 full blocks each, over a device of 8 blocks."""
+        for kind in kinds:
+            self.ask(prompt_of(kind), f"fill{kind}", **terms)
+
+    def ask_again(self, kind: int = 1, **terms: Any) -> int:
+        """Cached tokens of a prompt that was there before; its output must be right in any case."""
+        run = self.ask(prompt_of(kind), f"again{kind}", **terms)
+        assert run.tokens == {(f"again{kind}", 0): expected(prompt_of(kind), 3)}
+        assert_at_rest(self.engine)
+        return int(run.stats[f"again{kind}"].num_cached_tokens)
+
+    def depth(self, kind: int = 1) -> int:
+        """Blocks of a prompt, from the first on, that lie on disk; with overlap some are not copied in time."""
+        request, disk = self.request(prompt_of(kind), "any"), self.engine.disk
+        assert disk is not None
+        root = chain_root(self.engine.info.identity, "", request.terms.cache_salt)
+        hashes = block_hashes(root, request.prompt_ids[:-1], self.engine.info.geometry.block_size)
+        found = len(list(itertools.takewhile(disk.index.__contains__, hashes)))
+        assert found >= 2
+        return found
+
+    def reconcile(self) -> DiskTierStatus:
+        """Files are what the ledger says, block by block and byte by byte."""
+        status = self.engine.status().disk
+        status.check_laws()
+        assert len(self.files) == status.blocks.stored
+        assert {path.stat().st_size for path in self.files} <= {status.block_bytes}
+        assert not list(self.folder.rglob("*.new"))
+        return status
 
     @property
     def files(self) -> list[Path]:
