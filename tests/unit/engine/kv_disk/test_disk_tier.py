@@ -4,9 +4,14 @@ import random
 from dataclasses import replace
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from stratos.core.kv import StagingLedger
 from stratos.engine.kv_disk import disk_tier
 from stratos.engine.kv_disk.block_folder import tenant_folder
+from stratos.engine.kv_disk.counts import LOAD_REFUSALS
+from stratos.engine.kv_disk.disk_index import DROP_REASONS
+from stratos.worker.metrics import WorkerMetrics
 from tests.unit.engine.kv_disk.conftest import FILE_BYTES, KEY, OTHER_KEY
 
 
@@ -47,7 +52,7 @@ def test_what_was_used_last_is_known_after_a_restart(world):
     assert world.ask_again() == 4 * world.depth() == 8
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_flipped_bit_of_any_file_is_computed_again_and_counted(world, seed):
     world.start()
     world.fill()
@@ -199,3 +204,32 @@ def test_invalidated_blocks_leave_the_disk_as_well(world):
     world.engine.disk.write()
     assert world.reconcile().dropped == {"forgotten": len(hashes)}
     assert world.files == []
+
+
+def test_series_of_the_worker_are_the_ledger(world):
+    registry = CollectorRegistry()
+    metrics = WorkerMetrics(registry)
+    engine = world.start(max_bytes=12 * FILE_BYTES)
+    for kinds, key in ((range(1, 6), KEY), ([7, 8], b""), ([3, 2, 1], KEY), ([1], OTHER_KEY)):
+        world.fill(kinds, key=key)
+        metrics.observe_status(engine.status(), StagingLedger())
+    world.start()
+    status = world.reconcile()
+
+    def value(name, **labels):
+        return registry.get_sample_value(f"stratos_kv_disk_{name}", labels)
+
+    before = engine.status().disk
+    assert before.num_loaded > 0
+    assert value("blocks", state="stored") == before.blocks.stored == status.num_found == len(world.files)
+    assert value("bytes") == sum(path.stat().st_size for path in world.files)
+    assert value("blocks", state="free") == 12 - len(world.files)
+    assert value("moved_bytes_total", direction="out") == before.num_written * FILE_BYTES
+    assert value("moved_bytes_total", direction="in") == before.num_loaded * FILE_BYTES
+    out, found = (value("moved_blocks_total", direction="out"), value("hit_blocks_total"))
+    dropped = sum(value("dropped_blocks_total", reason=reason) for reason in DROP_REASONS)
+    not_loaded = sum(value("not_loaded_blocks_total", reason=reason) for reason in LOAD_REFUSALS)
+    assert out - dropped == len(world.files)
+    assert found == value("moved_blocks_total", direction="in") + not_loaded
+    assert value("not_kept_blocks_total", reason="no_key") == before.not_kept["no_key"] > 0
+    assert value("dropped_blocks_total", reason="quota") == before.dropped["quota"] > 0
