@@ -277,8 +277,7 @@ class EngineCore:
         """
         result = self._steps.step()
         if not self.has_work and self._audit.run_if_due():
-            with self._changing():
-                pass  # the snapshot shows it
+            self._is_status_old = True
         return result
 
     # -- the rest ----------------------------------------------------------------------------------
@@ -395,6 +394,7 @@ class EngineCore:
             num_kv_tokens=sum(s.num_computed - s.num_released * size for s in held),
             host=self._kv.tier.status(),
             disk=self._kv.disk_status(),
+            load_ratios=self._kv.load_ratios(),
             pins=self._kv.pin_status(),
             last_cache_change=self._blocks.cache.changes.last,
         )

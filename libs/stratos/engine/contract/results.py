@@ -258,6 +258,8 @@ class EngineStatus(EngineLoad):
     """Tokens whose KV running sequences and prefill jobs hold; a shared prefix counts for each of them."""
     host: HostTierStatus = field(default_factory=HostTierStatus)
     disk: DiskTierStatus = field(default_factory=DiskTierStatus)
+    load_ratios: tuple[float, float] = (1.0, 1.0)
+    """Time to load a block over the time to compute it, of host memory and of disk."""
     pins: dict[str, TierPinStatus] = field(default_factory=dict)
     """By tier: "device" and "host"."""
     last_cache_change: int = 0

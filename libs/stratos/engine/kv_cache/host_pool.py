@@ -13,7 +13,7 @@ Ledger law: ``free + cached + held + moving == total``.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from stratos.core.kv import HostLedger
 from stratos.engine.kv_cache.pins import DropReason, EvictionOrder, Pin, TierPins
@@ -35,6 +35,8 @@ class HostPool:
         self.num_slots = num_slots
         self.pins = TierPins(num_slots, max_pinned_ratio, lambda pin: pin.host_ratio)
         self.pins.on_change = self._note_pin
+        self.on_change: Callable[[bytes], None] = lambda _: None
+        """Told each hash that a slot got or lost."""
         self.num_evicted = 0
         """Cached slots whose content made room for other content."""
         self._free = list(range(num_slots - 1, -1, -1))
@@ -61,6 +63,10 @@ class HostPool:
     def find(self, block_hash: bytes) -> int | None:
         """The slot with this hash, filled or about to be."""
         return self._slot_of.get(block_hash)
+
+    def hashes(self) -> Iterable[bytes]:
+        """Every hash that a slot has."""
+        return self._slot_of.keys()
 
     def hash_of(self, slot: int) -> bytes | None:
         return self._hash_of.get(slot)
@@ -91,6 +97,7 @@ class HostPool:
         if block_hash not in self._slot_of:
             self._slot_of[block_hash] = slot
             self._hash_of[slot] = block_hash
+            self.on_change(block_hash)
 
     def pin(self, hashes: Sequence[bytes], pin: Pin) -> None:
         """Keep those blocks of a prompt that are here as long as a pin says."""
@@ -189,3 +196,4 @@ class HostPool:
         if block_hash is not None:
             del self._slot_of[block_hash]
             self.pins.drop(block_hash, reason)
+            self.on_change(block_hash)

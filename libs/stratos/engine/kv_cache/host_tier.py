@@ -23,10 +23,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Series
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from stratos.common.clock import Clock
-from stratos.engine.contract.results import DiskTierStatus, HostTierStatus
+from stratos.engine.contract.lower_tier import LowerTier
+from stratos.engine.contract.results import HostTierStatus
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.engine.kv_cache.block_manager import BlockManager
 from stratos.engine.kv_cache.host_pool import HostPool
@@ -72,20 +72,6 @@ class Swaps:
 
     def __bool__(self) -> bool:
         return bool(self.outs or self.ins)
-
-
-class LowerTier(Protocol):
-    """Tier below host memory (``kv_disk``)."""
-
-    def note(self, block_hash: bytes) -> None: ...
-
-    def forget(self, hashes: Series[bytes]) -> int: ...
-
-    def forget_tenant(self, tenant: str) -> int: ...
-
-    def status(self) -> DiskTierStatus: ...
-
-    def verify(self) -> None: ...
 
 
 class HostTier:

@@ -7,8 +7,13 @@ found by a request == loaded  + not loaded (by reason) + under way
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+from stratos.core.kv import DiskLedger
+from stratos.engine.contract.results import DiskTierStatus
+from stratos.engine.kv_disk.disk_index import DiskIndex
 
 KeepRefusal = Literal["no_key", "late", "busy", "slow", "error", "damaged", "forgotten"]
 """Why a block did not go to disk: its tenant has no key here, host memory needed its slot first, too many waited,
@@ -35,3 +40,25 @@ class DiskCounts:
     """Read and found to be what was written."""
     not_kept: Counter[KeepRefusal] = field(default_factory=Counter)
     not_loaded: Counter[LoadRefusal] = field(default_factory=Counter)
+
+    def status(self, index: DiskIndex, block_bytes: int, *, num_waiting: int, num_loading: int) -> DiskTierStatus:
+        """The counts, and what lies on disk now."""
+        return DiskTierStatus(
+            blocks=DiskLedger(total=index.max_blocks, stored=len(index)),
+            block_bytes=block_bytes,
+            num_found=self.num_found,
+            num_noted=self.num_noted,
+            num_waiting=num_waiting,
+            num_written=self.num_written,
+            num_hits=self.num_hits,
+            num_loading=num_loading,
+            num_loaded=self.num_loaded,
+            num_verified=self.num_verified,
+            not_kept=_positive(self.not_kept),
+            not_loaded=_positive(self.not_loaded),
+            dropped=_positive(index.dropped),
+        )
+
+
+def _positive(counts: Mapping[Any, int]) -> dict[str, int]:
+    return {str(reason): number for reason, number in counts.items() if number}

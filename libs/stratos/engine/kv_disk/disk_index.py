@@ -7,6 +7,8 @@ files have one size, so bytes are blocks.  Law: ``found + written - dropped == s
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Callable
+from itertools import islice
 from typing import Literal, get_args
 
 DropReason = Literal["pressure", "quota", "forgotten", "damaged", "other_key", "error"]
@@ -24,6 +26,8 @@ class DiskIndex:
     def __init__(self, max_blocks: int, max_tenant_blocks: int) -> None:
         self.max_blocks, self.max_tenant_blocks = max_blocks, max_tenant_blocks
         self.dropped: Counter[DropReason] = Counter()
+        self.on_change: Callable[[bytes], None] = lambda _: None
+        """Told each block that came or went."""
         self._folders: OrderedDict[bytes, str] = OrderedDict()
         self._by_folder: dict[str, OrderedDict[bytes, None]] = {}
 
@@ -37,6 +41,10 @@ class DiskIndex:
         """Folder of the tenant whose block it is; ``None`` for one that is not there."""
         return self._folders.get(block_hash)
 
+    def recent(self, max_blocks: int) -> list[bytes]:
+        """Blocks that were used last, the last one first."""
+        return list(islice(reversed(self._folders), max_blocks))
+
     def num_of(self, folder: str) -> int:
         """Blocks of a tenant."""
         return len(self._by_folder.get(folder, ()))
@@ -45,6 +53,7 @@ class DiskIndex:
         """Enter a block as the one used last; returns those that made room, whose files are to be removed."""
         self._folders[block_hash] = folder
         self._by_folder.setdefault(folder, OrderedDict())[block_hash] = None
+        self.on_change(block_hash)
         victims = []
         if self.num_of(folder) > self.max_tenant_blocks:
             victims.append((next(iter(self._by_folder[folder])), folder))
@@ -66,6 +75,7 @@ class DiskIndex:
         if folder is None:
             return None
         self.dropped[reason] += 1
+        self.on_change(block_hash)
         del self._by_folder[folder][block_hash]
         if not self._by_folder[folder]:
             del self._by_folder[folder]

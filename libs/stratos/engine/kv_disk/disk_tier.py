@@ -24,12 +24,11 @@ from dataclasses import dataclass, field
 from stratos.common.clock import Clock
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.block_hash import block_hashes, chain_root
-from stratos.core.kv import DiskLedger
 from stratos.core.requests.terms import RequestTerms
 from stratos.engine.contract.results import DiskTierStatus
 from stratos.engine.contract.runner import Runner
 from stratos.engine.kv_cache.cache import KvCache
-from stratos.engine.kv_cache.swap_costs import MeasuredRate, is_move_cheaper
+from stratos.engine.kv_cache.swap_costs import MeasuredRate, is_move_cheaper, load_ratio
 from stratos.engine.kv_disk.block_folder import BlockFolder, tenant_folder
 from stratos.engine.kv_disk.block_seal import (
     OVERHEAD_BYTES,
@@ -49,6 +48,8 @@ UNKNOWN_S = 1.0
 """Longest load while it is not known how fast computing is; a block that is being read ends later."""
 PAUSE_S = 30.0
 """After a failed write nothing is written for so long: a full disk stays full for a while."""
+MAX_TOLD = 65536
+"""Blocks that a router is told when it begins to follow; the lock is held while they are listed."""
 SLOT_SHARE = 2
 """A load takes at most one in so many slots of host memory."""
 
@@ -94,16 +95,11 @@ class DiskTier:
         """The block that the writer has taken, until it is forgotten."""
         self._failed_s = float("-inf")
         self._is_closing, self._has_other_layouts = False, True
-        self._find_old()
-        kv.tier.below = self
-
-    def _find_old(self) -> None:
-        """Enter what an earlier process left; no thread runs yet."""
-        for block_hash, folder in self._folder.scan():
+        for block_hash, folder in self._folder.scan():  # of an earlier process
             self.counts.num_found += 1
             self._removals += self.index.add(block_hash, folder)
-        if self.counts.num_found:
-            _log.info("%d KV blocks of an earlier process lie in %s", len(self.index), self._folder.path)
+        self.index.on_change = kv.blocks.cache.note_below
+        kv.tier.below = self
 
     def close(self) -> None:
         """End the writer after the block under way, and let go of the directory."""
@@ -334,6 +330,21 @@ class DiskTier:
         self._removals.append((None, folder))
         return self.index.drop_folder(folder)
 
+    # -- what routers hear -------------------------------------------------------------------------
+
+    def __contains__(self, block_hash: bytes) -> bool:
+        return block_hash in self.index
+
+    def recent(self) -> list[bytes]:
+        """Blocks that a router is told at first."""
+        return self.index.recent(MAX_TOLD)
+
+    @property
+    def load_ratio(self) -> float:
+        """Time to load a block over the time to compute it, 1 at most."""
+        tokens_per_s, block_size = self._kv.tier.costs.tokens_per_s, self._info.geometry.block_size
+        return load_ratio(self.block_bytes, block_size, self._rate.value, tokens_per_s)
+
     # -- the rest ----------------------------------------------------------------------------------
 
     def _is_worth(self, num_blocks: int) -> bool:
@@ -350,22 +361,8 @@ class DiskTier:
         return num_blocks * self._info.geometry.block_size / tokens_per_s
 
     def status(self) -> DiskTierStatus:
-        counts = self.counts
-        return DiskTierStatus(
-            blocks=DiskLedger(total=self.index.max_blocks, stored=len(self.index)),
-            block_bytes=self.block_bytes,
-            num_found=counts.num_found,
-            num_noted=counts.num_noted,
-            num_waiting=len(self._waiting) + (self._writing is not None),
-            num_written=counts.num_written,
-            num_hits=counts.num_hits,
-            num_loading=len(self._loads),
-            num_loaded=counts.num_loaded,
-            num_verified=counts.num_verified,
-            not_kept={str(why): number for why, number in counts.not_kept.items() if number},
-            not_loaded={str(why): number for why, number in counts.not_loaded.items() if number},
-            dropped={str(why): number for why, number in self.index.dropped.items()},
-        )
+        num_waiting = len(self._waiting) + (self._writing is not None)
+        return self.counts.status(self.index, self.block_bytes, num_waiting=num_waiting, num_loading=len(self._loads))
 
     def verify(self) -> None:
         """Raise ``AssertionError`` where the index is off, or a block is counted twice or not at all."""

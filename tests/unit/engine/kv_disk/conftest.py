@@ -13,6 +13,7 @@ import pytest
 
 from stratos.common.clock import Clock
 from stratos.core.block_hash import block_hashes, chain_root
+from stratos.core.cache_changes import short_hashes
 from stratos.core.requests.records import EngineRequest
 from stratos.engine.contract.results import DiskTierStatus
 from stratos.engine.core import EngineCore
@@ -42,7 +43,7 @@ class DiskWorld:
         disk = {"directory": self.folder, "max_bytes": 1000 * FILE_BYTES, "max_tenant_ratio": 1.0}
         for name, value in changes.items():
             (disk if name in DiskTierConfig.__dataclass_fields__ else fake)[name] = value
-        config = scheduler_config(swap_costs=costs, kv_watermark=1.0)
+        config = scheduler_config(swap_costs=costs, kv_watermark=1.0, max_cache_changes=1000)
         runner = FakeRunner(FakeConfig(**fake))  # type: ignore[arg-type]
         self.engine = EngineCore(runner, config, clock, disk=DiskTierConfig(**disk))  # type: ignore[arg-type]
         return self.engine
@@ -76,13 +77,21 @@ class DiskWorld:
         assert_at_rest(self.engine)
         return int(run.stats[f"again{kind}"].num_cached_tokens)
 
+    def hashes(self, kind: int) -> list[bytes]:
+        """Of the full blocks of a prompt."""
+        request = self.request(prompt_of(kind), "any")
+        root = chain_root(self.engine.info.identity, "", request.terms.cache_salt)
+        return block_hashes(root, request.prompt_ids[:-1], self.engine.info.geometry.block_size)
+
+    def names(self, kind: int) -> tuple[int, ...]:
+        """The same as routers know them."""
+        return short_hashes(self.hashes(kind))
+
     def depth(self, kind: int = 1) -> int:
         """Blocks of a prompt, from the first on, that lie on disk; with overlap some are not copied in time."""
-        request, disk = self.request(prompt_of(kind), "any"), self.engine.disk
+        disk = self.engine.disk
         assert disk is not None
-        root = chain_root(self.engine.info.identity, "", request.terms.cache_salt)
-        hashes = block_hashes(root, request.prompt_ids[:-1], self.engine.info.geometry.block_size)
-        found = len(list(itertools.takewhile(disk.index.__contains__, hashes)))
+        found = len(list(itertools.takewhile(disk.index.__contains__, self.hashes(kind))))
         assert found >= 2
         return found
 

@@ -11,6 +11,7 @@ from stratos.engine.kv_disk import disk_tier
 from stratos.engine.kv_disk.block_folder import tenant_folder
 from stratos.engine.kv_disk.counts import LOAD_REFUSALS
 from stratos.engine.kv_disk.disk_index import DROP_REASONS
+from stratos.routing.policy.prefix_index import PrefixIndex, PrefixMatches
 from stratos.worker.metrics import WorkerMetrics
 from tests.unit.engine.kv_disk.conftest import FILE_BYTES, KEY, OTHER_KEY
 
@@ -233,3 +234,29 @@ def test_series_of_the_worker_are_the_ledger(world):
     assert found == value("moved_blocks_total", direction="in") + not_loaded
     assert value("not_kept_blocks_total", reason="no_key") == before.not_kept["no_key"] > 0
     assert value("dropped_blocks_total", reason="quota") == before.dropped["quota"] > 0
+
+
+def test_routers_hear_in_which_tier_a_block_is_and_its_share_of_the_time(world):
+    """A reader that follows every change knows the same as one that begins now."""
+    engine = world.start()
+    follower, last = PrefixIndex(max_blocks=1000), None
+    for kinds in ([1, 2], [3], [4, 5], [1], [2], [6]):
+        world.fill(kinds)
+        changes = engine.cache_changes(last)
+        assert follower.apply("w", changes)
+        last = changes.last
+        beginner = PrefixIndex(max_blocks=1000)
+        for part in engine.cache_changes(None).parts(3):
+            assert beginner.apply("w", part)
+        assert follower.blocks_of("w") == beginner.blocks_of("w")
+        for kind in range(1, 7):
+            names = world.names(kind)
+            assert follower.match(names) == beginner.match(names)
+    assert follower.match(world.names(3)).below["w"] != (0, 0)
+    world.start()
+    restarted = PrefixIndex(max_blocks=1000)
+    assert restarted.apply("w", world.engine.cache_changes(None))
+    found = world.depth()
+    assert restarted.match(world.names(1)) == PrefixMatches({"w": found}, {"w": (0, found)})
+    host, disk = world.engine.status().load_ratios
+    assert 0 < host < disk < 1

@@ -230,6 +230,7 @@ RECORDS: dict[str, list[object]] = {
             audits=AuditCounts(3, 1),
             cost_errors=CostErrors(0.1, 0.5),
             pins={"device": TierPinStatus(num_blocks=3, dropped={"quota": 1})},
+            load_ratios=(0.25, 0.5),
             disk=DiskTierStatus(
                 blocks=DiskLedger(**dict.fromkeys(names_of(DiskLedger), 2)),
                 not_kept={"late": 1},
