@@ -107,3 +107,19 @@ def test_a_prefix_outlives_its_worker_on_disk_and_never_comes_back_wrong(platfor
     found = sum(metric(platform, "stratos_kv_disk_not_loaded_blocks_total", reason=reason) for reason in refused)
     assert found == 1
     assert metric(platform, "stratos_kv_disk_moved_blocks_total", direction="in") == 0
+
+
+def test_a_deleted_tenant_leaves_no_file(platform: PlatformProcess) -> None:
+    before = {path.parent for path in files(platform)}
+    admin_key = platform.stratos("keys", "create", "--tenant", "platform", "--role", "admin").stdout.strip()
+    key = platform.stratos("keys", "create", "--tenant", "leaves").stdout.strip()
+    for kind in range(10, 15):
+        ask(platform, kind, key)
+    wait_until(lambda: {path.parent for path in files(platform)} - before, timeout_s=60)
+    (folder,) = {path.parent for path in files(platform)} - before
+    url, headers = platform.facts()["admin_url"], {"authorization": f"Bearer {admin_key}"}
+    answer = httpx.delete(f"{url}/admin/v1/tenants/leaves", headers=headers, timeout=60, trust_env=False)
+    assert answer.status_code == 200, answer.text
+    wait_until(lambda: not folder.exists(), timeout_s=60)
+    assert before <= {path.parent for path in files(platform)}
+    assert metric(platform, "stratos_kv_disk_dropped_blocks_total", reason="forgotten") > 0

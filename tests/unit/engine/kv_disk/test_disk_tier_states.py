@@ -59,6 +59,7 @@ class DiskTierMachine(CrowdedMachine):
     def write(self):
         self.engine.disk.write()
         status = self.engine.status().disk
+        self.engine.disk.index.verify_orders()
         assert len(self.files()) == status.blocks.stored
 
     @rule(kind=st.integers(0, 2), key=st.sampled_from([KEY, OTHER_KEY, b""]))
