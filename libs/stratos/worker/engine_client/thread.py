@@ -8,6 +8,7 @@ engine: the event loop's own pool is full where slow disks are read.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ from stratos.engine.inspection import EngineInspection
 from stratos.kv_transfer.port.local import LocalPort, PortTransport
 from stratos.worker.engine_client.base import STOPPED, EngineClient
 
+_log = logging.getLogger(__name__)
 NUM_COPY_THREADS = 2
 NUM_LOAD_THREADS = 2
 NUM_LOOK_THREADS = 2
@@ -141,6 +143,8 @@ class ThreadEngine(EngineClient):
 
     def _write_blocks(self, ended: Future[None] | None = None) -> None:
         """Let the writer go on with what waits for the disk, unless it is at it."""
+        if ended is not None and (error := ended.exception()) is not None:
+            _log.error("a KV block was not written", exc_info=error)
         disk = self._engine.disk
         if disk is None or not disk.has_writes or (self._write is not None and not self._write.done()):
             return
