@@ -97,6 +97,6 @@ class OverlappingDiskTierMachine(DiskTierMachine):
 
 
 TestDiskTier = DiskTierMachine.TestCase
-TestDiskTier.settings = settings(max_examples=examples(25), stateful_step_count=30, deadline=None)
+TestDiskTier.settings = settings(max_examples=examples(20), stateful_step_count=30, deadline=None)
 TestOverlappingDiskTier = OverlappingDiskTierMachine.TestCase
-TestOverlappingDiskTier.settings = settings(max_examples=examples(25), stateful_step_count=30, deadline=None)
+TestOverlappingDiskTier.settings = settings(max_examples=examples(20), stateful_step_count=30, deadline=None)
