@@ -92,7 +92,9 @@ class DiskTier:
         self._removals: deque[tuple[bytes | None, str]] = deque()
         self._loads: dict[bytes, _BlockLoad] = {}
         self._writing: bytes | None = None
-        """The block that the writer has taken, until it is forgotten."""
+        """The block that the writer has taken."""
+        self._is_revoked = False
+        """It was forgotten since."""
         self._failed_s = float("-inf")
         self._is_closing, self._has_other_layouts = False, True
         for block_hash, folder in self._folder.scan():  # of an earlier process
@@ -166,7 +168,7 @@ class DiskTier:
                 counts.not_kept["no_key"] += 1
                 return True
             pool.begin_move(slot)
-            self._writing = block_hash
+            self._writing, self._is_revoked = block_hash, False
         sealed = None
         try:
             content = self._runner.read_slot(slot)
@@ -178,11 +180,10 @@ class DiskTier:
                     self._writing = None
                     counts.not_kept["damaged"] += 1  # a load from there finds out as well
         if sealed is not None:
-            self._store(block_hash, tenant, key, sealed)
+            self._store(block_hash, tenant_folder(tenant), sealed)
         return True
 
-    def _store(self, block_hash: bytes, tenant: str, key: bytes, sealed: bytes) -> None:
-        folder = tenant_folder(tenant)
+    def _store(self, block_hash: bytes, folder: str, sealed: bytes) -> None:
         try:
             self._folder.write(block_hash, folder, sealed)
         except OSError as error:
@@ -192,13 +193,13 @@ class DiskTier:
                 self.counts.not_kept["error"] += 1
             return
         with self._changing():
-            is_wanted, self._writing = self._writing == block_hash and self.keys.find(tenant) == key, None
-            if is_wanted:
-                self.counts.num_written += 1
-                self._removals += self.index.add(block_hash, folder)
-            else:  # it was forgotten while it was written
+            self._writing = None
+            if self._is_revoked:
                 self.counts.not_kept["forgotten"] += 1
                 self._removals.append((block_hash, folder))
+            else:
+                self.counts.num_written += 1
+                self._removals += self.index.add(block_hash, folder)
 
     # -- in ----------------------------------------------------------------------------------------
 
@@ -316,8 +317,7 @@ class DiskTier:
             if block_hash in self._waiting:
                 del self._waiting[block_hash]
                 self.counts.not_kept["forgotten"] += 1
-            if block_hash == self._writing:
-                self._writing = None
+            self._is_revoked |= block_hash == self._writing
             if block_hash in self._loads:
                 self._loads[block_hash].revoked.add(block_hash)
             known += self._drop(block_hash, "forgotten")

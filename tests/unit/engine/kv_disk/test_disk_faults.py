@@ -33,6 +33,7 @@ def test_a_tenant_that_is_forgotten_while_a_block_is_written_leaves_no_file(worl
 
     def forget_and_write(*arguments):
         engine.forget_tenant("t")
+        engine.verify()  # as the audit of an idle engine does
         write(*arguments)
 
     monkeypatch.setattr(BlockFolder, "write", forget_and_write)
@@ -60,6 +61,25 @@ def test_what_is_forgotten_while_it_is_read_is_not_found(world, monkeypatch):
     status = world.reconcile()
     assert status.not_loaded == {"forgotten": 1}
     assert seen[0] not in engine.disk.index
+
+
+def test_a_tenant_that_is_forgotten_while_its_blocks_are_read_has_none(world, monkeypatch):
+    world.start()
+    world.fill()
+    engine = world.start()
+    num_blocks, read = world.depth(), BlockFolder.read
+
+    def read_and_forget(*arguments):
+        content = read(*arguments)
+        engine.forget_tenant("t")
+        return content
+
+    monkeypatch.setattr(BlockFolder, "read", read_and_forget)
+    assert world.ask_again() == 0
+    status = world.reconcile()
+    assert status.not_loaded == {"forgotten": num_blocks}
+    assert status.num_verified == num_blocks
+    assert world.files == []
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
