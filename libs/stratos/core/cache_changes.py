@@ -8,7 +8,8 @@ send a request to a worker that has less of its prompt than was thought.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from stratos.core.kv import KvIdentity
 
@@ -36,21 +37,29 @@ class CacheChanges:
     after: int
     last: int
     stored: tuple[int, ...] = ()
+    """In the device's pool."""
     removed: tuple[int, ...] = ()
+    """From there."""
     is_dump: bool = False
     """``stored`` begins the whole cache as of ``last``; what was known before is void."""
+    on_host: tuple[int, ...] = ()
+    """Among the removed ones, or of a dump: host memory has them."""
+    on_disk: tuple[int, ...] = ()
+    """Likewise: only disk has them."""
 
     def parts(self, max_hashes: int) -> Iterable[CacheChanges]:
-        """The same, with at most so many stored hashes each."""
-        yield CacheChanges(
-            after=self.after,
-            last=self.last,
-            stored=self.stored[:max_hashes],
-            removed=self.removed,
-            is_dump=self.is_dump,
-        )
-        for begin in range(max_hashes, len(self.stored), max_hashes):
-            yield CacheChanges(after=self.last, last=self.last, stored=self.stored[begin : begin + max_hashes])
+        """The same, with at most so many hashes each that some tier holds."""
+        first = self
+        for tier in ("stored", "on_host", "on_disk"):
+            names: tuple[int, ...] = getattr(self, tier)
+            for begin in range(0, len(names), max_hashes):
+                yield replace(first, **(_NO_NAMES | {tier: names[begin : begin + max_hashes]}))
+                first = CacheChanges(after=self.last, last=self.last)
+        if first is self:
+            yield self
+
+
+_NO_NAMES: dict[str, Any] = {"stored": (), "on_host": (), "on_disk": ()}
 
 
 @dataclass(frozen=True, slots=True)

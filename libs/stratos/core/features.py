@@ -33,6 +33,8 @@ class Feature(enum.StrEnum):
     CALL_GRAMMAR = "call_grammar"
     EMBEDDINGS = "embeddings"
     GRAMMAR = "grammar"
+    KV_KEYS = "kv_keys"
+    """Keys that seal KV on disk: only sent to workers that have a disk tier; without one KV is computed again."""
     PINS = "pins"
     """KV of prompts that is kept for a time: a preference, so it is never required, and left out for others."""
     PRIOR_TOKENS = "prior_tokens"
@@ -92,6 +94,7 @@ SUBMIT: Mapping[str, Feature | None] = {
     "terms.end_ms": BASIC,  # the gateway ends the stream as well
     "terms.age_ms": BASIC,  # a worker that does not read it serves the request as one that arrived now
     "terms.pins": Feature.PINS,  # a preference: left out, not required, where a worker does not offer it
+    "terms.kv_key": Feature.KV_KEYS,  # likewise
     "prefill": BASIC,
     "trace": BASIC,
     "required_features": BASIC,

@@ -76,6 +76,10 @@ class WorkerStatus:
     """Around that zone."""
     pool: str = ""
     """Label by which plans name it; empty where it has none."""
+    host_load_ratio: float = 0.0
+    """Time to load a block from host memory over the time to compute it."""
+    disk_load_ratio: float = 0.0
+    """The same of its disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

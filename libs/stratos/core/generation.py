@@ -43,6 +43,13 @@ class Submission:
         terms = dataclasses.replace(self.request.terms, pins=NO_PINS)
         return dataclasses.replace(self, request=dataclasses.replace(self.request, terms=terms))
 
+    def without_kv_key(self) -> Submission:
+        """The same, for a worker without a disk tier: a key goes where it is used, and nowhere else."""
+        if not self.request.terms.kv_key:
+            return self
+        terms = dataclasses.replace(self.request.terms, kv_key=b"")
+        return dataclasses.replace(self, request=dataclasses.replace(self.request, terms=terms))
+
     def without_choices(self, indexes: tuple[int, ...]) -> Submission:
         """The same, with some choices finished: the engine runs the others alone."""
         choices = tuple(

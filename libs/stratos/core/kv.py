@@ -130,6 +130,19 @@ class HostLedger:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskLedger:
+    """Counts of blocks on disk; the law is ``0 <= stored <= total``."""
+
+    total: int = 0
+    """Blocks that the bound of its bytes holds."""
+    stored: int = 0
+
+    def check_law(self) -> None:
+        """Raise ``AssertionError`` if the law is broken."""
+        assert 0 <= self.stored <= self.total, f"disk ledger law broken: {self}"
+
+
+@dataclass(frozen=True, slots=True)
 class StagingLedger:
     """Counts of staging slots; the law is ``free + granted + quarantined == total``."""
 

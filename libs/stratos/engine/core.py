@@ -27,7 +27,7 @@ from dataclasses import replace
 
 from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import BadRequest
-from stratos.core.cache_changes import CacheChanges, short_hashes
+from stratos.core.cache_changes import CacheChanges
 from stratos.core.device.payload import DevicePayload
 from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.kv import KvRange
@@ -39,6 +39,7 @@ from stratos.engine.contract.runner import Runner
 from stratos.engine.inspection import EngineInspection, SequenceInspection
 from stratos.engine.kv_cache.audit import LedgerAudit
 from stratos.engine.kv_cache.cache import KvCache
+from stratos.engine.kv_disk.disk_tier import load_nothing, make_disk_tier
 from stratos.engine.requests.context import EngineContext
 from stratos.engine.requests.embeddings import EmbeddingTable
 from stratos.engine.requests.generations import GenerationTable
@@ -46,7 +47,7 @@ from stratos.engine.requests.grammars import RequestGrammars
 from stratos.engine.requests.prefill_jobs import PrefillJobTable
 from stratos.engine.requests.reservations import ReservationTable
 from stratos.engine.scheduler.scheduler import Scheduler
-from stratos.engine.settings import SchedulerConfig
+from stratos.engine.settings import DiskTierConfig, SchedulerConfig
 from stratos.engine.slow_steps import SlowSteps
 from stratos.engine.speculation.proposer import Proposer
 from stratos.engine.step_loop import StepLoop
@@ -60,7 +61,12 @@ class EngineCore:
     """One model, one KV pool, one thread; ``runner`` decides what computes, ``proposer`` drafts tokens."""
 
     def __init__(
-        self, runner: Runner, config: SchedulerConfig, clock: Clock | None = None, proposer: Proposer | None = None
+        self,
+        runner: Runner,
+        config: SchedulerConfig,
+        clock: Clock | None = None,
+        proposer: Proposer | None = None,
+        disk: DiskTierConfig | None = None,
     ) -> None:
         self.info, self.runner, clock = runner.info, runner, clock or SystemClock()
         if runner.info.num_sinks or runner.info.is_streaming:
@@ -86,6 +92,8 @@ class EngineCore:
         self._lock = threading.RLock()
         tracker = StepTracker(self._context, self._requests, self._jobs, self._embeddings, self._reservations)
         self._steps = StepLoop(runner, tracker, self._slow_steps, overlap, self._changing, proposer)
+        self.disk = make_disk_tier(disk, runner, self._kv, clock, self._changing, config)
+        self.load_blocks = load_nothing if self.disk is None else self.disk.load
         self._audit = LedgerAudit(self.verify, clock)
         self._status, self._is_status_old = self._snapshot(), False
         self.probe, self.check_weights = runner.probe, runner.check_weights
@@ -269,8 +277,7 @@ class EngineCore:
         """
         result = self._steps.step()
         if not self.has_work and self._audit.run_if_due():
-            with self._changing():
-                pass  # the snapshot shows it
+            self._is_status_old = True
         return result
 
     # -- the rest ----------------------------------------------------------------------------------
@@ -284,18 +291,11 @@ class EngineCore:
         """Drop what is left of a tenant, its blocks in both tiers above all; returns how many of them were known."""
         with self._changing():
             self._steps.forget_tenant(tenant)
-            return self._kv.forget(self._kv.owners.take(tenant))
+            return self._kv.forget_tenant(tenant)
 
     def cache_changes(self, after: int | None) -> CacheChanges:
         """Changes of the prefix cache after change ``after``; all of it for ``None``, or an old number."""
-        log = self._blocks.cache.changes
-        with self._lock:
-            changes = None if after is None else log.since(after)
-            if changes is not None:
-                return changes
-            last, hashes = log.last, self._blocks.cache.hashes()
-        names = short_hashes(hashes)  # without the lock: it may take milliseconds
-        return CacheChanges(after=0, last=last, stored=names, is_dump=True)
+        return self._blocks.cache.changes_since(after, self._lock)
 
     def load_adapter(self, files: AdapterFiles) -> None:
         """``Runner.load_adapter``; adapters with a pin are not evicted."""
@@ -356,8 +356,7 @@ class EngineCore:
     def verify(self) -> None:
         """Recount the block ledger from scratch; for tests and for the audit."""
         with self._lock:
-            self._blocks.verify()
-            self._kv.tier.pool.verify()
+            self._kv.verify()
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -369,6 +368,7 @@ class EngineCore:
 
     def _snapshot(self) -> EngineStatus:
         waiting, ready, running = self._scheduler.waiting, self._scheduler.ready, self._scheduler.running
+        held, size = (*ready, *running), self._blocks.block_size
         prompts = (s for queue in (waiting, ready, running) for s in queue if s.remaining > 1)
         return EngineStatus(
             step=self._steps.num_retired,
@@ -391,10 +391,10 @@ class EngineCore:
             waiting_by_class=dict(Counter(s.terms.priority_class for s in waiting)),
             audits=self._audit.counts,
             cost_errors=self._scheduler.cost.errors,
-            num_kv_tokens=sum(
-                s.num_computed - s.num_released * self._blocks.block_size for queue in (ready, running) for s in queue
-            ),
+            num_kv_tokens=sum(s.num_computed - s.num_released * size for s in held),
             host=self._kv.tier.status(),
+            disk=self._kv.disk_status(),
+            load_ratios=self._kv.load_ratios(),
             pins=self._kv.pin_status(),
             last_cache_change=self._blocks.cache.changes.last,
         )

@@ -181,3 +181,24 @@ class RunnerConfig:
         if self.model_path is None:
             raise InvalidCheckpoint("the torch engine needs a model: set its model_path to a Hugging Face model folder")
         return self.model_path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskTierConfig:
+    """KV blocks in files, below host memory: sealed for their tenants, and found again after a restart."""
+
+    directory: Path = Path("/tmp/stratos-kv")  # noqa: S108 - every file is sealed and verified
+    """Folder of the files; each worker of a host needs its own."""
+    max_bytes: Annotated[int, Ge(0)] = 0
+    """Bytes of all files; 0 is off. The least recently used go first."""
+    max_tenant_ratio: Annotated[float, Gt(0), Le(1)] = 0.5
+    """Part of it that the blocks of one tenant may take."""
+    staging_bytes: Annotated[int, Ge(1)] = 256 * 1024**2
+    """Host memory that blocks go through where ``host_pool_bytes`` is 0; one request loads half of it at most."""
+    load_timeout_s: Annotated[float, Gt(0)] = 2.0
+    """A request waits for so long at most for a disk that does not answer; then the disk is left alone for a while."""
+
+    @property
+    def is_on(self) -> bool:
+        """There is a disk tier."""
+        return self.max_bytes > 0

@@ -11,6 +11,7 @@ from stratos.rpc.tracing import Tracing
 from stratos.worker.adapter_cache import AdapterCache
 from stratos.worker.drain_gate import DrainGate
 from stratos.worker.engine_client.base import EngineClient
+from stratos.worker.kv_loads import KvLoads
 from stratos.worker.metrics import WorkerMetrics
 
 
@@ -22,6 +23,7 @@ class WorkerContext:
     """This process, as others know it; its address is known only once the server listens."""
     engine: EngineClient
     adapters: AdapterCache
+    kv_loads: KvLoads
     gate: DrainGate
     metrics: WorkerMetrics
     clock: Clock

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter as Counts
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 
 from stratos.common.errors import AdapterMismatch, AdapterUnavailable, WorkerLost
 from stratos.core.generation import PrefillPath
 from stratos.core.kv import StagingLedger
 from stratos.core.requests import limits
-from stratos.engine.contract.results import EngineStatus
+from stratos.engine.contract.results import DiskTierStatus, EngineStatus
 from stratos.engine.kv_cache.pins import REASONS
+from stratos.engine.kv_disk.counts import KEEP_REFUSALS, LOAD_REFUSALS
+from stratos.engine.kv_disk.disk_index import DROP_REASONS
 from stratos.rpc.instruments import Instruments, counter, gauge, histogram
 from stratos.rpc.metrics import TenantLabels
 from stratos.worker.engine_client.device_time import DeviceTime
@@ -82,6 +84,31 @@ class WorkerMetrics(Instruments):
     )
     damaged_host_blocks = counter(
         "stratos_kv_host_damaged_blocks", "KV blocks that had changed in host memory when they were loaded."
+    )
+    disk_blocks = gauge("stratos_kv_disk_blocks", "KV blocks on disk; free: as many more fit.", "state")
+    disk_bytes = gauge("stratos_kv_disk_bytes", "Size of the KV blocks on disk.")
+    disk_moved_blocks = counter(
+        "stratos_kv_disk_moved_blocks", "KV blocks written to disk, read from there and verified, and then loaded.",
+        "direction", zeros=("out", "verified", "in"),
+    )
+    disk_moved_bytes = counter(
+        "stratos_kv_disk_moved_bytes", "Bytes of KV blocks written to disk, and loaded from there.", "direction",
+        zeros=("out", "in"),
+    )
+    disk_hits = counter("stratos_kv_disk_hit_blocks", "KV blocks that requests found on disk.")
+    disk_not_loaded = counter(
+        "stratos_kv_disk_not_loaded_blocks", "KV blocks that requests found on disk and that were computed, by reason.",
+        "reason", zeros=LOAD_REFUSALS,
+    )
+    disk_not_kept = counter(
+        "stratos_kv_disk_not_kept_blocks", "KV blocks in host memory that did not go to disk, by reason.", "reason",
+        zeros=KEEP_REFUSALS,
+    )
+    disk_dropped = counter(
+        "stratos_kv_disk_dropped_blocks", "KV blocks that left the disk, by reason.", "reason", zeros=DROP_REASONS
+    )
+    disk_timeouts = counter(
+        "stratos_kv_disk_timeouts", "Requests that gave up waiting for a disk and were computed."
     )
     recalled_blocks = counter(
         "stratos_kv_recalled_blocks",
@@ -155,6 +182,10 @@ class WorkerMetrics(Instruments):
             self.staging_slots.labels(state).set(getattr(staging, state))
         for state in ("free", "cached", "held", "moving"):
             self.host_blocks.labels(state).set(getattr(host.slots, state))
+        disk = status.disk
+        self.disk_blocks.labels("stored").set(disk.blocks.stored)
+        self.disk_blocks.labels("free").set(disk.blocks.total - disk.blocks.stored)
+        self.disk_bytes.set(disk.blocks.stored * disk.block_bytes)
         for tier, pins in status.pins.items():
             self.pinned_blocks.labels(tier).set(pins.num_blocks)
             self.pinned_bytes.labels(tier).set(pins.num_blocks * block_bytes)
@@ -203,6 +234,23 @@ class WorkerMetrics(Instruments):
         for tier, pins in status.pins.items():
             for reason, total in pins.dropped.items():
                 totals[f"pins {tier} {reason}"] = (self.dropped_pins.labels(tier, reason), total)
+        totals |= self._disk_totals(status.disk)
         for name, (instrument, total) in totals.items():
             instrument.inc(max(total - self._seen[name], 0))
             self._seen[name] = total
+
+    def _disk_totals(self, disk: DiskTierStatus) -> dict[str, tuple[Counter, int]]:
+        moved = {"out": disk.num_written, "verified": disk.num_verified, "in": disk.num_loaded}
+        totals = {f"disk {way}": (self.disk_moved_blocks.labels(way), total) for way, total in moved.items()}
+        for way in ("out", "in"):
+            totals[f"disk bytes {way}"] = (self.disk_moved_bytes.labels(way), moved[way] * disk.block_bytes)
+        totals["disk hits"] = (self.disk_hits, disk.num_hits)
+        reasons = (
+            ("not loaded", self.disk_not_loaded, disk.not_loaded),
+            ("not kept", self.disk_not_kept, disk.not_kept),
+            ("dropped", self.disk_dropped, disk.dropped),
+        )
+        for name, instrument, counts in reasons:
+            for reason, total in counts.items():
+                totals[f"disk {name} {reason}"] = (instrument.labels(reason), total)
+        return totals

@@ -198,6 +198,7 @@ class WorkerProcess(Service):
             num_promised_blocks=engine.num_promised_blocks + intents.num_blocks,
             num_free_batch_slots=max(0, engine.num_free_batch_slots - intents.num_batch_slots),
         )
+        host_ratio, disk_ratio = engine.load_ratios
         status = WorkerStatus(
             ref=self.me(),
             engine=load,
@@ -218,6 +219,8 @@ class WorkerProcess(Service):
             zone=self._settings.zone,
             region=self._settings.region,
             pool=self._settings.pool,
+            host_load_ratio=host_ratio,
+            disk_load_ratio=disk_ratio,
         )
         return self._versions.number(status)
 

@@ -5,7 +5,7 @@ Each service sets its prefix and its defaults.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,12 +14,15 @@ from pydantic import Field
 
 from stratos.core.features import Feature
 from stratos.engine.fake.runner import FakeConfig
-from stratos.engine.settings import RunnerConfig, SchedulerConfig
+from stratos.engine.settings import DiskTierConfig, RunnerConfig, SchedulerConfig
 from stratos.engine.sizing.device import engine_process_for
 from stratos.kv_transfer.settings import TransportConfig
 from stratos.rpc.settings import ServiceSettings
 from stratos.store.settings import ObjectStoreConfig
 from stratos.worker.meters.settings import UsageConfig, WorkerObserveConfig
+
+FAKE_STAGING_BLOCKS = 64
+"""Blocks of host memory of the fake engine that a disk tier goes through."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +134,7 @@ class WorkerSettings(ServiceSettings):
     runner: RunnerConfig = RunnerConfig()
     model: ModelSourceConfig = ModelSourceConfig()
     fake: FakeConfig = FakeConfig()
+    disk_tier: DiskTierConfig = DiskTierConfig()
     prober: ProberConfig = ProberConfig()
     handoff: HandoffConfig = HandoffConfig()
     transport: TransportConfig = TransportConfig()
@@ -138,6 +142,20 @@ class WorkerSettings(ServiceSettings):
     adapter_cache: AdapterCacheConfig = AdapterCacheConfig()
     usage: UsageConfig = UsageConfig()
     observe: WorkerObserveConfig = WorkerObserveConfig()
+
+    @property
+    def engine_runner(self) -> RunnerConfig:
+        """``runner`` with the host memory that a disk tier goes through."""
+        if not self.disk_tier.is_on or self.runner.host_pool_bytes:
+            return self.runner
+        return replace(self.runner, host_pool_bytes=self.disk_tier.staging_bytes)
+
+    @property
+    def engine_fake(self) -> FakeConfig:
+        """``fake`` likewise."""
+        if not self.disk_tier.is_on or self.fake.num_host_blocks:
+            return self.fake
+        return replace(self.fake, num_host_blocks=FAKE_STAGING_BLOCKS)
 
     @property
     def model_label(self) -> str:

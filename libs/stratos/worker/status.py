@@ -144,7 +144,9 @@ class StatusVersions:
 def _facts(status: WorkerStatus) -> WorkerStatus:
     """The status without numbers that move with time and steps alone: what admission depends on."""
     engine = dataclasses.replace(status.engine, step=0, is_computing=False, slow_step_s=0.0)
-    return dataclasses.replace(status, engine=engine, ttft_s=0.0, itl_s=0.0, version=0)
+    return dataclasses.replace(
+        status, engine=engine, ttft_s=0.0, itl_s=0.0, host_load_ratio=0.0, disk_load_ratio=0.0, version=0
+    )
 
 
 class StatusServicer(worker_pb2_grpc.WorkerServiceServicer):

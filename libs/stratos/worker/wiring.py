@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import Clock
+from stratos.core.features import Feature
 from stratos.core.placement import WorkerRef
 from stratos.kv_transfer.capabilities import find_capabilities
 from stratos.kv_transfer.port.slot_queue import SlotQueue
@@ -32,6 +33,7 @@ from stratos.worker.handoff.source_jobs import PrefillJobs
 from stratos.worker.handoff.source_peers import SourcePeers
 from stratos.worker.handoff.transports import Transports
 from stratos.worker.health.sent_kv import MAX_TOKENS, SentKv
+from stratos.worker.kv_loads import KvLoads
 from stratos.worker.meters.meters import Meters, open_meters
 from stratos.worker.metrics import WorkerMetrics
 from stratos.worker.settings import WorkerSettings
@@ -146,8 +148,9 @@ def _context(
     num_recalled = MAX_TOKENS if engine.info.can_probe and settings.prober.interval_s else 0
     return HandoffContext(
         me=me,
-        features=offered_features(me().role, engine.info, settings.disabled_features),
+        features=offered_features(me().role, engine.info, _disabled(settings)),
         engine=engine,
+        kv_loads=KvLoads(engine, settings.disk_tier, clock, metrics),
         adapters=AdapterCache(store, engine, settings.adapter_cache, metrics),
         gate=gate,
         metrics=metrics,
@@ -160,6 +163,11 @@ def _context(
         sent=SentKv(clock, engine.info.geometry.block_size, peers.invalidate, num_recalled),
         config=settings.handoff,
     )
+
+
+def _disabled(settings: WorkerSettings) -> frozenset[Feature]:
+    """Features that no setting turned on, or one turned off; without a disk no key of a tenant is wanted."""
+    return settings.disabled_features | (frozenset() if settings.disk_tier.is_on else {Feature.KV_KEYS})
 
 
 def _names(config: TransportConfig, engine: EngineClient, *, has_tls: bool) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from stratos.common.clock import Clock
 from stratos.common.ids import new_incarnation
+from stratos.core.tenant import Tenant
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.tracing import Tracing
 from stratos.store.counters.choice_affinity import ChoiceAffinity
@@ -42,6 +43,7 @@ from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.shelf import ModelArrivals, no_arrivals
 from stratos_gateway.observe.recent_load import RecentLoad
 from stratos_gateway.policies.source import NO_CONTENT, ContentSource
+from stratos_gateway.preparation.kv_keys import no_kv_key
 from stratos_gateway.response_cache.shared import SharedAnswers
 from stratos_gateway.responses.state import SealedResponses
 from stratos_gateway.rollouts.drift import Ask
@@ -98,6 +100,8 @@ class Backends:
     """Records of streams; ``None`` keeps none."""
     continuations: ContinuationTokens | None = None
     """Makes tokens with which answers go on; ``None`` makes none."""
+    kv_key: Callable[[Tenant], bytes] = no_kv_key
+    """Seals a tenant's KV on disk, at workers that keep it there."""
     redemptions: Redemptions | None = None
     """Who goes on with which; there are some where there are tokens."""
     responses: SealedResponses | None = None

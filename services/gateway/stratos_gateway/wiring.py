@@ -124,6 +124,7 @@ def preparation_tools(parts: GatewayParts, catalogue: ModelCatalogue, kept: Resp
         responses=kept,
         is_metered=parts.billing is not None,
         continuations=parts.backends.continuations,
+        kv_key=parts.backends.kv_key,
     )
 
 

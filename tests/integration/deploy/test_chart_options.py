@@ -45,6 +45,7 @@ CHANGES = {
         "startupSeconds": 3600,
         "warmSpares": 2,
         "gpu": {"count": 1},
+        "kvDisk": {"gib": 8},
     },
 }
 """Options that have nothing to do with each other; a rendering takes longer than all that is asked of it."""
@@ -364,3 +365,15 @@ def test_backups_are_made_on_a_schedule(defaults: list[Object], changed: list[Ob
     (tool,) = pod["containers"]
     assert {"--keep=3", "--backups=s3://copies/demo"} < set(tool["command"])
     assert "REDIS_URL" in {variable["name"] for variable in tool["env"]}
+
+
+def test_a_disk_for_kv_is_a_volume_of_the_pod_and_fits_into_it(defaults: list[Object], changed: list[Object]) -> None:
+    (volume,) = [volume for volume in pod_spec(changed, "demo-decode-base")["volumes"] if volume["name"] == "kv"]
+    assert volume == {"name": "kv", "emptyDir": {"sizeLimit": "8Gi"}}
+    worker = container(changed, "demo-decode-base")
+    (mount,) = [mount for mount in worker["volumeMounts"] if mount["name"] == "kv"]
+    found = variables(worker)
+    assert found["STRATOS_DECODE_WORKER_DISK_TIER__DIRECTORY"].startswith(mount["mountPath"])
+    assert 7 << 30 < int(found["STRATOS_DECODE_WORKER_DISK_TIER__MAX_BYTES"]) < 8 << 30
+    for objects, name in ((defaults, "demo-decode-base"), (changed, "demo-prefill-base")):
+        assert "kv" not in {volume["name"] for volume in pod_spec(objects, name)["volumes"]}

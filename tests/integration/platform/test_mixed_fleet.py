@@ -131,7 +131,7 @@ async def test_a_worker_refuses_what_a_setting_takes_away(tmp_path: Path) -> Non
     async with open_world(tmp_path) as world:
         worker = await world.start(DECODE, disabled_features=["grammar", "watermark"])
         gateway = await world.gateway(worker)
-        assert gateway.features == frozenset(Feature) - {"grammar", "watermark", "embeddings"}
+        assert gateway.features == frozenset(Feature) - {"grammar", "watermark", "embeddings", "kv_keys"}
         assert worker.process.status().features == gateway.features
         grammar = decode_pb2.Grammar(kind="regex", text="a")
         asked = await gateway.submit(PROMPT, request_id="asked", sampling={"grammar": grammar})

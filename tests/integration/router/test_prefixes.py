@@ -143,7 +143,7 @@ async def test_another_process_at_the_address_replaces_the_old_one() -> None:
     async with following(service) as index:
         await until_blocks(index, "b", 7)
         assert index.blocks_of("a") == frozenset()
-        assert index.match([1]) == {}
+        assert index.match([1]).depths == {}
 
 
 async def test_a_silent_stream_is_opened_again() -> None:

@@ -190,6 +190,10 @@ http://{{ include "stratos.name" (list . "object-store") }}:{{ .Values.ports.obj
 {{- /* Not shm: pods of one node share no memory. */ -}}
 {{- $_ := set $config "transport" (dict "names" (list (ternary "tls" "gloo" $root.Values.mtls.enabled))) -}}
 {{- $_ := set $config "adapterCache" (dict "directory" "/var/cache/stratos/adapters") -}}
+{{- if .pool.kvDisk.gib -}}
+{{- /* A sixteenth is left for the file system: a kubelet evicts a pod that is above the limit of its emptyDir. */ -}}
+{{- $_ := set $config "diskTier" (dict "directory" "/var/cache/stratos-kv/blocks" "maxBytes" (mul (int .pool.kvDisk.gib) 1006632960)) -}}
+{{- end -}}
 {{- if or (gt (int .pool.gpu.count) 0) .pool.gpu.resourceClaims -}}
 {{- $_ := set $config "device" "cuda" -}}
 {{- end -}}

@@ -5,6 +5,7 @@
     <data dir>/redis/             append-only file of the embedded Redis (used by the run that holds its lock)
     <data dir>/store/             object store of the laptop
     <data dir>/copies/            what each gateway knew of tenants, keys and adapters, mode 0600
+    <data dir>/kv/                sealed KV of tenants (``--kv-disk``), a folder per worker; may be deleted between runs
     <data dir>/digests.json       digests of model folders, by the state of their files
     <data dir>/models/            models of the registry that are, or were, served here; may be deleted between runs
     <data dir>/gguf/              model folders of GGUF files, which link to them; may be deleted between runs
@@ -158,6 +159,11 @@ class DataDir:
     def platform_key_file(self) -> Path:
         """Secret that wraps the data keys of tenants."""
         return self.path / "platform.key"
+
+    @property
+    def kv_path(self) -> Path:
+        """Sealed KV of tenants, a folder per worker; may be deleted between runs."""
+        return self.path / "kv"
 
     @property
     def store_path(self) -> Path:

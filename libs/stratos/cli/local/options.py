@@ -23,6 +23,7 @@ DEFAULT_DATA_DIR = Path(".stratos")
 MAX_WORKERS = 16
 MAX_REPLICAS = 8
 MAX_THREADS = 1024
+MAX_KV_DISK_GIB = 1 << 20
 GPU_MEMORY = 0.9
 """Of a GPU's memory for all workers: what kernels load at their first use is in no plan."""
 
@@ -84,6 +85,9 @@ class UpOptions:
     max_model_len: Annotated[int, Option(help="Longest sequence; 0: the model's context, or what fits.")] = 0
     kv_pool_bytes: int = 0
     """KV pool of each worker; 0 lets each choose for itself."""
+    kv_disk_gib: Annotated[
+        int, Option("--kv-disk", help="GiB of --data-dir for evicted KV of each worker; 0: none.")
+    ] = 0
     threads: Annotated[int, Option(help="Threads of each worker; 0 shares the cores among them.")] = 0
     transport: Annotated[str, Option(help="KV transport between workers: shm, gloo, tls, or on a GPU cuda_ipc.")] = (
         "shm"
@@ -109,6 +113,7 @@ class UpOptions:
             ("--routers", self.routers, 1, MAX_REPLICAS),
             ("--prefill", self.prefill, 0, MAX_WORKERS),
             ("--decode", self.decode, 1, MAX_WORKERS),
+            ("--kv-disk", self.kv_disk_gib, 0, MAX_KV_DISK_GIB),
         ):
             if not least <= value <= most:
                 raise BadRequest(f"{flag} must be between {least} and {most}, not {value}", param=flag)

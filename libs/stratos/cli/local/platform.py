@@ -30,7 +30,7 @@ from stratos.cli.local.ports import GatewayListeners, any_free_port, listen_from
 from stratos.cli.local.process import ProcessView, StartFailed
 from stratos.cli.local.servicer import SupervisorService, SupervisorSettings
 from stratos.cli.local.supervisor import Report, Supervisor
-from stratos.cli.local.topology import Endpoints, ProcessSpec, Role, RunPaths
+from stratos.cli.local.topology import Endpoints, ProcessSpec, Role
 from stratos.cli.stores import StoreTarget, set_up_own_store
 from stratos.common.clock import SystemClock
 from stratos.common.errors import DependencyDown, InvalidCheckpoint, Overloaded, StratosError
@@ -85,7 +85,7 @@ class LocalPlatform:
             dialer=self._dialer,
             fork_server=fork_server,
         )
-        self._paths = RunPaths(workers_folder=run.workers_folder, shm_path=run.shm_path, work_path=run.work_path)
+        self._paths = topology.run_paths(run, data)
         self._stack = AsyncExitStack()
         self._redis_url = options.redis_url
         self._store_url = options.object_store_url or f"file://{data.store_path}"

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from stratos.cli.data.folder import DataDir
+from stratos.cli.data.folder import DataDir, RunDir
 from stratos.cli.local.options import UpOptions, parse_speculative_config
 from stratos.cli.local.ports import GatewayListeners
 from stratos.common.tls.identity import PeerRole
@@ -79,6 +79,15 @@ class RunPaths:
     """Private folder in memory for staging rings."""
     work_path: Path
     """Folder for files that need not outlive the run."""
+    kv_path: Path
+    """Folder for KV on disk, which the next run finds again."""
+
+
+def run_paths(run: RunDir, data: DataDir) -> RunPaths:
+    """Paths of a run."""
+    return RunPaths(
+        workers_folder=run.workers_folder, shm_path=run.shm_path, work_path=run.work_path, kv_path=data.kv_path
+    )
 
 
 def service_spec(
@@ -156,6 +165,8 @@ def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPa
         "TRANSPORT__SHM_DIRECTORY": str(paths.shm_path),
         "ADAPTER_CACHE__DIRECTORY": str(paths.work_path / f"adapters-{name}"),
         **_model_source(options),
+        "DISK_TIER__DIRECTORY": str(paths.kv_path / name),
+        "DISK_TIER__MAX_BYTES": str(options.kv_disk_gib << 30),
         **_object_store(options, ends),
     }
 

@@ -24,6 +24,7 @@ from stratos.common.clock import SystemClock
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.handed_digest import digest_in
 from stratos.core.fleet import Fleet
+from stratos.engine.settings import DiskTierConfig
 from stratos.engine.sizing.machine import read_machine
 from stratos.rpc.clients.router import RouterClient
 from stratos.selfcheck.machine.sizing import WorkerAsk, plan_workers
@@ -51,6 +52,7 @@ def fitted(options: UpOptions) -> tuple[UpOptions, str]:
         kv_dtype=options.kv_cache_dtype,
         max_model_len=options.max_model_len,
         kv_pool_bytes=options.kv_pool_bytes,
+        host_pool_bytes=DiskTierConfig().staging_bytes if options.kv_disk_gib else 0,
     )
     plan, text = plan_workers(ask, read_machine(), os.environ)
     sizes = {"dtype": plan.dtype, "kv_pool_bytes": plan.kv_pool_bytes, "max_model_len": plan.max_model_len}

@@ -42,6 +42,8 @@ class RequestTerms:
     """Label of the tenant for people, in metrics alone."""
     cache_salt: bytes = field(default=b"", repr=False)
     """Separates the prefix caches of tenants."""
+    kv_key: bytes = field(default=b"", repr=False)
+    """Seals the tenant's KV on disk; empty where nothing of it may go there. Only workers with a disk tier get it."""
     priority_class: int = 0
     """0 is the most urgent class."""
     share: Share = FULL_SHARE
@@ -70,7 +72,7 @@ class RequestTerms:
     def for_router(self) -> RequestTerms:
         """The part that placement needs: the router knows no salts and no names."""
         adapter = replace(self.adapter, uri="") if self.adapter.uri else self.adapter
-        return replace(self, tenant_name="", cache_salt=b"", adapter=adapter, pins=NO_PINS)
+        return replace(self, tenant_name="", cache_salt=b"", kv_key=b"", adapter=adapter, pins=NO_PINS)
 
     def left_s(self, now_s: float) -> float | None:
         """Seconds until the deadline, 0 when it has passed; ``None`` without a deadline."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from stratos.common.errors import StratosError
 from stratos.core.engine_load import EngineLoad
-from stratos.core.kv import HostLedger
+from stratos.core.kv import DiskLedger, HostLedger
 from stratos.core.requests.embedding import EmbeddingOutput
 from stratos.core.requests.pins import PinnedSpan
 from stratos.core.requests.records import ChoiceOutput, PositionLogprobs, RequestKey
@@ -192,6 +192,42 @@ class HostTierStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DiskTierStatus:
+    """Blocks on disk, and counts since the start (``engine.kv_disk.counts``)."""
+
+    blocks: DiskLedger = field(default_factory=DiskLedger)
+    block_bytes: int = 0
+    """Size of a file."""
+    num_found: int = 0
+    """Files of an earlier process."""
+    num_noted: int = 0
+    """Blocks that host memory got, and disk had not."""
+    num_waiting: int = 0
+    """Among those: not written yet."""
+    num_written: int = 0
+    num_hits: int = 0
+    """Blocks that a request found on disk."""
+    num_loading: int = 0
+    """Among those: being read."""
+    num_loaded: int = 0
+    num_verified: int = 0
+    """Blocks whose bytes were read and are those that were written."""
+    not_kept: dict[str, int] = field(default_factory=dict)
+    """Blocks that were noted and did not go to disk, by reason."""
+    not_loaded: dict[str, int] = field(default_factory=dict)
+    """Hits that were computed instead, by reason."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Blocks that left the disk, by reason."""
+
+    def check_laws(self) -> None:
+        """Raise ``AssertionError`` where a block is counted twice, or not at all."""
+        self.blocks.check_law()
+        assert self.num_found + self.num_written - sum(self.dropped.values()) == self.blocks.stored, f"{self}"
+        assert self.num_noted == self.num_written + sum(self.not_kept.values()) + self.num_waiting, f"{self}"
+        assert self.num_hits == self.num_loaded + sum(self.not_loaded.values()) + self.num_loading, f"{self}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TierPinStatus:
     """Pins of one tier."""
 
@@ -221,6 +257,9 @@ class EngineStatus(EngineLoad):
     num_kv_tokens: int = 0
     """Tokens whose KV running sequences and prefill jobs hold; a shared prefix counts for each of them."""
     host: HostTierStatus = field(default_factory=HostTierStatus)
+    disk: DiskTierStatus = field(default_factory=DiskTierStatus)
+    load_ratios: tuple[float, float] = (1.0, 1.0)
+    """Time to load a block over the time to compute it, of host memory and of disk."""
     pins: dict[str, TierPinStatus] = field(default_factory=dict)
     """By tier: "device" and "host"."""
     last_cache_change: int = 0

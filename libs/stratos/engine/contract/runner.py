@@ -73,6 +73,8 @@ class RunnerInfo:
     """Components of an embedding; 0 when the runner does not pool."""
     num_host_blocks: int = 0
     """Slots for blocks in host memory, each of the size of a block; 0 without a host tier."""
+    page_layout: str = ""
+    """Meaning of the bytes of a block's pages, beside identity and geometry: equal texts, equal layouts."""
     window: int = 0
     """Positions that a token sees at most, up to its own, in every layer; 0: some layer sees the whole context."""
     num_sinks: int = 0
@@ -168,6 +170,17 @@ class Runner(ABC):
 
     def unpack(self, block_table: Sequence[int], kv_range: KvRange, payload: DevicePayload) -> int:
         """``scatter`` from the device's memory; returns the checksum of what was written, right or wrong."""
+        raise NotImplementedError
+
+    def read_slot(self, slot: int) -> memoryview | None:
+        """Bytes of a filled slot in host memory; ``None`` where they are not what it was filled with.
+
+        Any thread; neither a plan nor another thread fills the slot before the caller is done with them.
+        """
+        raise NotImplementedError
+
+    def fill_slot(self, slot: int, content: bytes) -> None:
+        """Fill a slot in host memory with bytes that ``read_slot`` gave; any thread, likewise."""
         raise NotImplementedError
 
     def probe(self) -> bytes:

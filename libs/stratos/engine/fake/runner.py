@@ -270,6 +270,16 @@ class FakeRunner(Runner):
         if handle.tokens.swap_s:
             time.sleep(handle.tokens.swap_s)
 
+    def read_slot(self, slot: int) -> memoryview | None:
+        """KV of a block in host memory, 8 bytes a token."""
+        content = self._host[slot * self.config.block_size : (slot + 1) * self.config.block_size]
+        return content.cast("B") if sum(content) == self._host_sums[slot] else None
+
+    def fill_slot(self, slot: int, content: bytes) -> None:
+        size = self.config.block_size
+        self._host[slot * size : (slot + 1) * size] = memoryview(content).cast("q")
+        self._host_sums[slot] = sum(self._host[slot * size : (slot + 1) * size])
+
     def sample(self, handle: _Handle, masks: Any = None, specs: Mapping[int, SampleSpec] | None = None) -> None:
         """Sum the pages of every row that samples or pools."""
         handle.specs, handle.masks, handle.is_sampled = specs or {}, masks or {}, True

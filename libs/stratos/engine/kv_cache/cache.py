@@ -8,17 +8,20 @@ from functools import partial
 
 from stratos.common.clock import Clock
 from stratos.core.requests.pins import PinnedSpan, PinTerms
-from stratos.engine.contract.results import TierPinStatus
+from stratos.engine.contract.results import DiskTierStatus, TierPinStatus
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.engine.kv_cache.admission import KvAdmission
 from stratos.engine.kv_cache.block_manager import BlockManager
 from stratos.engine.kv_cache.block_tables import BlockTables
+from stratos.engine.kv_cache.change_log import Tier
 from stratos.engine.kv_cache.fences import StepFences
 from stratos.engine.kv_cache.host_tier import HostTier, make_tier
 from stratos.engine.kv_cache.owners import BlockOwners
 from stratos.engine.kv_cache.pins import Pin
 from stratos.engine.kv_cache.window import make_window
 from stratos.engine.settings import SchedulerConfig
+
+NO_DISK = DiskTierStatus()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,26 @@ class KvCache:
     def forget(self, hashes: Sequence[bytes]) -> int:
         """Drop blocks from both tiers by hash; those in use stay in use. Returns how many were known."""
         return max(self.blocks.forget(hashes), self.tier.forget(hashes))
+
+    def forget_tenant(self, tenant: str) -> int:
+        """Drop all blocks of a tenant, and its key for the disk. Returns how many were known."""
+        num_below = 0 if self.tier.below is None else self.tier.below.forget_tenant(tenant)
+        return max(self.forget(self.owners.take(tenant)), num_below)
+
+    def disk_status(self) -> DiskTierStatus:
+        return NO_DISK if self.tier.below is None else self.tier.below.status()
+
+    def load_ratios(self) -> tuple[float, float]:
+        """Time to load a block over the time to compute it, of host memory and of disk; 1 where there is no tier."""
+        host = self.tier.costs.load_ratio() if self.tier.is_enabled else 1.0
+        return host, 1.0 if self.tier.below is None else min(1.0, host + self.tier.below.load_ratio)
+
+    def verify(self) -> None:
+        """Recount all tiers; raises ``AssertionError`` where one is off."""
+        self.blocks.verify()
+        self.tier.pool.verify()
+        if self.tier.below is not None:
+            self.tier.below.verify()
 
     def pin(self, hashes: Sequence[bytes], tenant: str, terms: PinTerms) -> tuple[int, tuple[PinnedSpan, ...]]:
         """Pin the first blocks of a prompt, as far as the device's pool holds them.
@@ -117,9 +140,27 @@ class KvCache:
         fences = StepFences(blocks)
         owners = BlockOwners(partial(_is_known, blocks, tier))
         tier.on_swap_out = owners.note
+        tier.pool.on_change = blocks.cache.note_below
+        blocks.cache.changes.below = partial(_tier_of, tier)
+        blocks.cache.below = partial(_hashes_below, blocks, tier)
         tables = BlockTables(blocks, tier, admission, fences, window)
         return cls(blocks, tier, admission, fences, tables, owners, clock, config.max_pin_s)
 
 
 def _is_known(blocks: BlockManager, tier: HostTier, block_hash: bytes) -> bool:
     return blocks.cache.find(block_hash) is not None or tier.pool.find(block_hash) is not None
+
+
+def _tier_of(tier: HostTier, block_hash: bytes) -> Tier | None:
+    """Highest tier below the device that holds a block."""
+    if tier.pool.find(block_hash) is not None:
+        return "host"
+    return "disk" if tier.below is not None and block_hash in tier.below else None
+
+
+def _hashes_below(blocks: BlockManager, tier: HostTier) -> tuple[list[bytes], list[bytes]]:
+    """Hashes that host memory holds and the device does not, and those that only disk does."""
+    cache, pool = blocks.cache, tier.pool
+    on_host = [name for name in pool.hashes() if cache.find(name) is None]
+    recent = () if tier.below is None else tier.below.recent()
+    return on_host, [name for name in recent if pool.find(name) is None and cache.find(name) is None]

@@ -7,9 +7,14 @@ ring has lost what it needs starts again from the whole cache.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
+from typing import Literal
 
 from stratos.core.cache_changes import CacheChanges, short_hash
+
+Tier = Literal["host", "disk"]
+"""Tier below the device's pool."""
 
 
 class ChangeLog:
@@ -21,6 +26,8 @@ class ChangeLog:
 
     def __init__(self, max_changes: int) -> None:
         self._changes: deque[tuple[bytes, bool]] = deque(maxlen=max_changes)
+        self.below: Callable[[bytes], Tier | None] = lambda _: None
+        """The tier that holds a block which the device does not."""
         self.last = 0
         """Number of the newest change; the first one is 1."""
 
@@ -37,9 +44,13 @@ class ChangeLog:
         final: dict[bytes, bool] = {}
         for block_hash, is_stored in islice(reversed(self._changes), count):
             final.setdefault(block_hash, is_stored)
+        removed = [block_hash for block_hash, is_stored in final.items() if not is_stored]
+        tiers = [(short_hash(block_hash), self.below(block_hash)) for block_hash in removed]
         return CacheChanges(
             after=after,
             last=self.last,
             stored=tuple(short_hash(block_hash) for block_hash, is_stored in final.items() if is_stored),
-            removed=tuple(short_hash(block_hash) for block_hash, is_stored in final.items() if not is_stored),
+            removed=tuple(name for name, _ in tiers),
+            on_host=tuple(name for name, tier in tiers if tier == "host"),
+            on_disk=tuple(name for name, tier in tiers if tier == "disk"),
         )

@@ -13,7 +13,7 @@ Ledger law: ``free + cached + held + moving == total``.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from stratos.core.kv import HostLedger
 from stratos.engine.kv_cache.pins import DropReason, EvictionOrder, Pin, TierPins
@@ -35,6 +35,8 @@ class HostPool:
         self.num_slots = num_slots
         self.pins = TierPins(num_slots, max_pinned_ratio, lambda pin: pin.host_ratio)
         self.pins.on_change = self._note_pin
+        self.on_change: Callable[[bytes], None] = lambda _: None
+        """Told each hash that a slot got or lost."""
         self.num_evicted = 0
         """Cached slots whose content made room for other content."""
         self._free = list(range(num_slots - 1, -1, -1))
@@ -62,6 +64,13 @@ class HostPool:
         """The slot with this hash, filled or about to be."""
         return self._slot_of.get(block_hash)
 
+    def hashes(self) -> Iterable[bytes]:
+        """Every hash that a slot has."""
+        return self._slot_of.keys()
+
+    def hash_of(self, slot: int) -> bytes | None:
+        return self._hash_of.get(slot)
+
     def is_filling(self, slot: int) -> bool:
         return slot in self._filling
 
@@ -78,10 +87,17 @@ class HostPool:
         self._moves[slot] = 1
         self._set(slot, SlotState.MOVING)
         self._filling.add(slot)
-        if block_hash is not None and block_hash not in self._slot_of:
+        if block_hash is not None:
+            self.name(slot, block_hash)
+        return slot
+
+    def name(self, slot: int, block_hash: bytes) -> None:
+        """Let a slot that is being filled be found; it stays private where another one has the hash."""
+        assert slot in self._filling
+        if block_hash not in self._slot_of:
             self._slot_of[block_hash] = slot
             self._hash_of[slot] = block_hash
-        return slot
+            self.on_change(block_hash)
 
     def pin(self, hashes: Sequence[bytes], pin: Pin) -> None:
         """Keep those blocks of a prompt that are here as long as a pin says."""
@@ -180,3 +196,4 @@ class HostPool:
         if block_hash is not None:
             del self._slot_of[block_hash]
             self.pins.drop(block_hash, reason)
+            self.on_change(block_hash)

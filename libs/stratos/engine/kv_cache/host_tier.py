@@ -25,6 +25,7 @@ from collections.abc import Sequence as Series
 from dataclasses import dataclass, field
 
 from stratos.common.clock import Clock
+from stratos.engine.contract.lower_tier import LowerTier
 from stratos.engine.contract.results import HostTierStatus
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.engine.kv_cache.block_manager import BlockManager
@@ -94,6 +95,8 @@ class HostTier:
         """Number of the plan that is being made."""
         self.on_swap_out: Callable[[bytes, str], None] | None = None
         """Told the hash and the tenant of each block of a preempted sequence that others may share."""
+        self.below: LowerTier | None = None
+        """Told each block that was copied out under its hash."""
         self.num_kept = 0
         """Device blocks that pending copies of cached blocks reference."""
         self.num_swapped_out = self.num_restored = self.num_blocks_out = self.num_blocks_in = self.num_damaged = 0
@@ -256,7 +259,7 @@ class HostTier:
         return bool(self._loading) and not self._loading.isdisjoint(table)
 
     def forget(self, hashes: Series[bytes]) -> int:
-        return self.pool.forget(hashes)
+        return max(self.pool.forget(hashes), 0 if self.below is None else self.below.forget(hashes))
 
     def _keep_evicted(self, block_hash: bytes, block: int) -> None:
         """The device pool gives up a cached block: copy it out before its next owner writes.
@@ -334,6 +337,9 @@ class HostTier:
     def _end_outs(self, swaps: Swaps, *, is_valid: bool) -> None:
         for copy in swaps.outs:
             self.pool.end_move(copy.slot, is_valid=is_valid)
+            block_hash = self.pool.hash_of(copy.slot) if self.below is not None else None
+            if block_hash is not None and self.below is not None:
+                self.below.note(block_hash)
         referenced = [copy.block for copy in swaps.outs if copy.is_referenced]
         self.num_kept -= len(referenced)
         self._blocks.release(referenced, are_oldest=True)

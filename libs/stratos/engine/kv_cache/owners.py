@@ -35,6 +35,9 @@ class BlockOwners:
             if self._is_known(oldest):
                 self._tenants[oldest] = owner
 
+    def find(self, block_hash: bytes) -> str | None:
+        return self._tenants.get(block_hash)
+
     def take(self, tenant: str) -> list[bytes]:
         """Every hash of a tenant, which the caller makes all tiers forget."""
         hashes = [block_hash for block_hash, owner in self._tenants.items() if owner == tenant]

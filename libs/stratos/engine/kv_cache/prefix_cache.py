@@ -8,8 +8,11 @@ identity and tokens (``stratos.core.block_hash``), so equal hashes mean equal co
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
+from stratos.core.cache_changes import CacheChanges, short_hashes
 from stratos.engine.kv_cache.change_log import ChangeLog
 from stratos.engine.kv_cache.pins import EvictionOrder, Pin, TierPins
 
@@ -23,6 +26,8 @@ class PrefixCache:
         self.pins.on_change = self._note_pin
         self.changes = ChangeLog(max_changes)
         """Which hashes came and went."""
+        self.below: Callable[[], tuple[Iterable[bytes], Iterable[bytes]]] = lambda: ((), ())
+        """Hashes that host memory holds and the device does not, and those that only disk does."""
         self._block_of: dict[bytes, int] = {}
         self._hash_of: dict[int, bytes] = {}
         self._evictable = EvictionOrder()
@@ -64,6 +69,25 @@ class PrefixCache:
     def hashes(self) -> tuple[bytes, ...]:
         """Every hash that a block has."""
         return tuple(self._block_of)
+
+    def changes_since(self, after: int | None, guard: AbstractContextManager[Any]) -> CacheChanges:
+        """Changes after change ``after``; all of the cache for ``None``, or an old number.
+
+        ``guard`` guards the cache; it is not held while names are made, which may take milliseconds.
+        """
+        with guard:
+            changes = None if after is None else self.changes.since(after)
+            if changes is not None:
+                return changes
+            last, hashes, below = self.changes.last, self.hashes(), self.below()
+        on_host, on_disk = (short_hashes(names) for names in below)
+        stored = short_hashes(hashes)
+        return CacheChanges(after=0, last=last, stored=stored, is_dump=True, on_host=on_host, on_disk=on_disk)
+
+    def note_below(self, block_hash: bytes) -> None:
+        """A lower tier got a block, or gave it up; it counts where the device has none."""
+        if block_hash not in self._block_of:
+            self.changes.note(block_hash, is_stored=False)
 
     def find(self, block_hash: bytes) -> int | None:
         return self._block_of.get(block_hash)

@@ -16,6 +16,8 @@ SMOOTHING = 0.2
 """Weight of the newest measurement in a rate."""
 FORGET_S = 30.0
 """Where copies do not pay, some are made all the same once in so many seconds, to measure them."""
+UNKNOWN_RATIO = 0.25
+"""Loading is taken for so much of computing before both were measured: it is tried then."""
 MIN_PREFILL_TOKENS = 16
 """Steps with fewer prompt tokens measure the fixed cost of a step rather than prefill."""
 
@@ -32,7 +34,17 @@ def is_move_cheaper(
     return num_moves * num_bytes / bytes_per_s < num_tokens / tokens_per_s
 
 
-class _Rate:
+def load_ratio(num_bytes: int, num_tokens: int, bytes_per_s: float | None, tokens_per_s: float | None) -> float:
+    """Time to copy ``num_bytes`` over the time to compute ``num_tokens``, 1 at most.
+
+    ``UNKNOWN_RATIO`` where a rate is ``None``.
+    """
+    if bytes_per_s is None or tokens_per_s is None:
+        return UNKNOWN_RATIO
+    return min(1.0, num_bytes * tokens_per_s / (bytes_per_s * num_tokens))
+
+
+class MeasuredRate:
     """Units per second, as far as it was measured lately."""
 
     def __init__(self, clock: Clock) -> None:
@@ -59,7 +71,7 @@ class SwapCosts:
 
     def __init__(self, block_bytes: int, block_size: int, clock: Clock) -> None:
         self.block_bytes, self.block_size = block_bytes, block_size
-        self._copies, self._prefill = _Rate(clock), _Rate(clock)
+        self._copies, self._prefill = MeasuredRate(clock), MeasuredRate(clock)
 
     @property
     def bytes_per_s(self) -> float | None:
@@ -70,6 +82,10 @@ class SwapCosts:
     def tokens_per_s(self) -> float | None:
         """Rate of prefill; ``None`` is unknown."""
         return self._prefill.value
+
+    def load_ratio(self) -> float:
+        """Time to load a block over the time to compute it."""
+        return load_ratio(self.block_bytes, self.block_size, self.bytes_per_s, self.tokens_per_s)
 
     def observe_copies(self, num_blocks: int, seconds: float) -> None:
         if num_blocks and seconds > 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 
 from stratos.common.clock import Clock
@@ -75,6 +76,7 @@ class HostPages:
             raise InvalidCheckpoint(f"a host pool of {num_bytes} bytes cannot be had; lower host_pool_bytes") from error
         raw = torch.empty(0, dtype=torch.uint8) if self._memory is None else self._memory.tensor
         self.slots = raw.view(pages.tensor.dtype).view(shape)
+        self._bytes = raw.view(num_slots, -1) if num_slots else raw
         word = torch.uint8 if pages.tensor[0].nbytes % 8 else torch.int64
         self._words = self.slots.view(num_slots, pages.tensor[0].numel()).view(word)
         self._block_words = pages.tensor.view(len(pages.tensor), pages.tensor[0].numel()).view(word)
@@ -86,6 +88,17 @@ class HostPages:
         for slot in slots:
             self._sums[slot] = int(self._words[slot].sum())
         return self._clock.now() - began_s
+
+    def read(self, slot: int) -> memoryview | None:
+        """Bytes of a filled slot; ``None`` where they have changed since. Any thread, while no copy fills it."""
+        if int(self._words[slot].sum()) != self._sums[slot]:
+            return None
+        return memoryview(self._bytes[slot].numpy())  # type: ignore[arg-type]  # numpy hides the protocol
+
+    def fill(self, slot: int, content: bytes) -> None:
+        """Fill a slot with the bytes of one. Any thread, while no copy touches it."""
+        self._bytes[slot].numpy()[:] = np.frombuffer(content, dtype=np.uint8)
+        self._sums[slot] = int(self._words[slot].sum())
 
     def _damaged(self, outs: Sequence[tuple[int, int]], ins: Sequence[tuple[int, int]]) -> tuple[int, ...]:
         """Slots to be read, but those that the same copies fill, whose content has changed."""

@@ -83,6 +83,12 @@ class KvPages:
         except (RuntimeError, MemoryError) as error:
             raise InvalidCheckpoint(_too_little(num_bytes, "kv_pool_bytes")) from error
 
+    @property
+    def layout(self) -> str:
+        """Meaning of a block's bytes; equal texts, equal layouts."""
+        codes = "" if self.codes is None else self.codes.identity
+        return f"{tuple(self.tensor.shape[1:])} {self.tensor.dtype} key unit {self.key_unit} {codes}"
+
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks, (source, destination) each; all sources are read before a destination is written."""
         pairs = to_device(np.array(copies, dtype=np.int64), self.tensor.device)

@@ -100,6 +100,7 @@ class TorchRunner(Runner):
         self.decoder, self.attention, self.pages, self.adapters = decoder, attention, pages, adapters
         self.forward: Forward = LayeredForward(decoder, attention)
         self.host, self._device = host, pages.tensor.device
+        self.read_slot, self.fill_slot = host.read, host.fill  # type: ignore[method-assign]
         self.sampler: Sampler = Sampler(info.eos_token_ids, info.vocab_size, self._device, decoder.ops)
         self.block_tables = KeptTables()
         self._previous: dict[int, int] = {}
@@ -194,6 +195,7 @@ class TorchRunner(Runner):
             can_generate=model.has_lm_head,
             embedding_size=model.hidden_size,
             num_host_blocks=host.num_slots,
+            page_layout=pages.layout,
             window=model.max_window,
             num_sinks=config.streaming.attention_sinks,
             is_streaming=streams is not None,

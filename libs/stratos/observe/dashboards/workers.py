@@ -247,5 +247,14 @@ HANDOFF = Dashboard(
                 Query(rate("stratos_kv_swapped_blocks_total", "direction"), "{{direction}} a second"),
             ),
         ),
+        Panel(
+            title="Disk tier",
+            text="KV blocks a second that went to disk and came from there, and why others did not; all 0 without one.",
+            queries=(
+                Query(rate("stratos_kv_disk_moved_blocks_total", "direction"), "{{direction}}"),
+                Query(rate("stratos_kv_disk_not_loaded_blocks_total", "reason"), "not loaded: {{reason}}"),
+                Query(rate("stratos_kv_disk_not_kept_blocks_total", "reason"), "not kept: {{reason}}"),
+            ),
+        ),
     ),
 )

@@ -88,10 +88,12 @@ class Policies:
 
     def context(self, request: PlacementRequest) -> ScoringContext:
         """The request as ``rank`` needs it, with its matches in the workers' prefix caches."""
+        matches = self.index.match(request.block_hashes)
         return ScoringContext(
             request=request,
             long_prompt_tokens=self._config.long_prompt_tokens,
-            num_matched=self.index.match(request.block_hashes),
+            num_matched=matches.depths,
+            num_below=matches.below,
             zone=request.zone,
             region=request.region,
         )

@@ -1,6 +1,7 @@
 """Which workers hold which blocks: the routers' copy of the prefix caches of all workers that they follow.
 
     block hash -> workers, as bits of an integer          so a prompt is matched against all workers in one walk
+               -> of them, those that have it in host memory or on disk alone
     worker     -> number of its last change, its blocks   so a lost change is noticed, and a dead worker leaves nothing
 
 A worker is a process (an incarnation).  Its changes are numbered; changes that do not follow on the ones before are not
@@ -24,6 +25,16 @@ class _Copy:
     blocks: set[int] = field(default_factory=set)
 
 
+@dataclass(frozen=True, slots=True)
+class PrefixMatches:
+    """Blocks of a prompt that workers have, by incarnation."""
+
+    depths: dict[str, int]
+    """Blocks, from the first on; workers without the first are left out."""
+    below: dict[str, tuple[int, int]]
+    """Among them those in host memory alone, and those on disk alone; workers without any are left out."""
+
+
 class PrefixIndex:
     """Belongs to one thread.
 
@@ -34,6 +45,8 @@ class PrefixIndex:
     def __init__(self, max_blocks: int) -> None:
         self._max_blocks = max_blocks
         self._workers_of: dict[int, int] = {}
+        self._below: tuple[dict[int, int], dict[int, int]] = ({}, {})
+        """Host memory, disk."""
         self._copies: dict[str, _Copy] = {}
         self._incarnation_of: dict[int, str] = {}
         self._free_bits: list[int] = []
@@ -69,6 +82,11 @@ class PrefixIndex:
             return True  # all of it is older than what is known
         self._remove(copy, changes.removed)
         self._store(copy, changes.stored)
+        for tier, names in zip(self._below, (changes.on_host, changes.on_disk), strict=True):
+            self._store(copy, names)
+            for name in names:
+                if name in copy.blocks:
+                    tier[name] = tier.get(name, 0) | copy.bit
         copy.last = changes.last
         return True
 
@@ -80,21 +98,34 @@ class PrefixIndex:
             del self._incarnation_of[copy.bit]
             self._free_bits.append(copy.bit)
 
-    def match(self, names: Sequence[int]) -> dict[str, int]:
-        """How many blocks of a chain each worker has, from the first on; workers without the first are left out."""
-        matched: dict[str, int] = {}
+    def match(self, names: Sequence[int]) -> PrefixMatches:
+        """How many blocks of a chain each worker has, from the first on, and in which tier."""
+        depths: dict[str, int] = {}
+        below: dict[str, tuple[int, int]] = {}
         left, depth = -1, 0
+        on_host, on_disk = self._below
         for name in names:
             have = left & self._workers_of.get(name, 0)
             if depth and have != left:
-                self._note(matched, left & ~have, depth)
+                self._note(depths, left & ~have, depth)
             left = have
             if not left:
-                return matched
+                return PrefixMatches(depths, below)
             depth += 1
+            if on_host or on_disk:
+                self._count(below, left & on_host.get(name, 0), 1, 0)
+                self._count(below, left & on_disk.get(name, 0), 0, 1)
         if depth:
-            self._note(matched, left, depth)
-        return matched
+            self._note(depths, left, depth)
+        return PrefixMatches(depths, below)
+
+    def _count(self, below: dict[str, tuple[int, int]], workers: int, num_host: int, num_disk: int) -> None:
+        while workers:
+            bit = workers & -workers
+            incarnation = self._incarnation_of[bit]
+            host, disk = below.get(incarnation, (0, 0))
+            below[incarnation] = host + num_host, disk + num_disk
+            workers ^= bit
 
     def _note(self, matched: dict[str, int], workers: int, depth: int) -> None:
         while workers:
@@ -116,6 +147,7 @@ class PrefixIndex:
                 continue
             blocks.add(name)
             workers_of[name] = workers_of.get(name, 0) | bit
+            self._lift(name, bit)
 
     def _remove(self, copy: _Copy, names: Iterable[int]) -> None:
         workers_of, blocks, bit = self._workers_of, copy.blocks, copy.bit
@@ -123,8 +155,18 @@ class PrefixIndex:
             if name not in blocks:
                 continue
             blocks.discard(name)
+            self._lift(name, bit)
             left = workers_of[name] & ~bit
             if left:
                 workers_of[name] = left
             else:
                 del workers_of[name]
+
+    def _lift(self, name: int, bit: int) -> None:
+        """No lower tier of the worker is the highest that has the block."""
+        for tier in self._below:
+            if (workers := tier.get(name, 0)) & bit:
+                if workers == bit:
+                    del tier[name]
+                else:
+                    tier[name] = workers & ~bit

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -30,6 +30,8 @@ class ScoringContext:
     long_prompt_tokens: int
     num_matched: Mapping[str, int]
     """Incarnation -> blocks of the prompt, from the first on, that its prefix cache has; those without any left out."""
+    num_below: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Among them those that it has in host memory alone, and on disk alone; without any left out."""
     zone: str = ""
     """Where workers should be: where the gateway is, and for prefill workers where the decode worker is."""
     region: str = ""
@@ -98,12 +100,21 @@ def _shortest_over(seconds: Sequence[float]) -> list[float]:
     return [shortest / one if one > 0 else 1.0 for one in seconds]
 
 
+def num_saved(view: WorkerView, context: ScoringContext) -> float:
+    """Blocks of the prompt that the worker need not compute; one that it has to load saves what loading leaves."""
+    saved = context.num_matched.get(view.ref.incarnation, 0)
+    if (below := context.num_below.get(view.ref.incarnation)) is None:
+        return saved
+    num_host, num_disk = below
+    return saved - num_host * view.status.host_load_ratio - num_disk * view.status.disk_load_ratio
+
+
 def score_prefix(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
-    """Share of the prompt's known blocks that the worker has."""
+    """Share of the prompt's known blocks that the worker has, less what loading them takes."""
     matched, total = context.num_matched, max(1, len(context.request.block_hashes))
     if not matched:
         return [0.0] * len(views)
-    return [matched.get(view.ref.incarnation, 0) / total for view in views]
+    return [num_saved(view, context) / total for view in views]
 
 
 def score_first_token(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
@@ -113,7 +124,7 @@ def score_first_token(views: Sequence[WorkerView], context: ScoringContext) -> l
     scores = [TOKENS_PER_SEQ / (whole + view.num_queued_tokens) for view in views]
     for index, view in enumerate(views) if matched else ():
         if view.ref.incarnation in matched:  # few workers have a given prompt
-            rest = max(0, num_tokens - matched[view.ref.incarnation] * view.status.block_size)
+            rest = max(0, num_tokens - num_saved(view, context) * view.status.block_size)
             scores[index] = TOKENS_PER_SEQ / (TOKENS_PER_SEQ + view.num_queued_tokens + rest)
     return scores
 

@@ -51,6 +51,8 @@ class WorkerAsk:
     max_model_len: int = 0
     kv_pool_bytes: int = 0
     """KV pool of each worker; 0 leaves the choice."""
+    host_pool_bytes: int = 0
+    """Host memory of each worker that blocks go through on their way to a disk."""
 
 
 def plan_workers(ask: WorkerAsk, machine: Machine, env: Mapping[str, str]) -> tuple[EnginePlan, str]:
@@ -83,6 +85,7 @@ def worker_settings(ask: WorkerAsk, env: Mapping[str, str]) -> WorkerEngineSetti
         "kv_dtype": ask.kv_dtype,
         "max_model_len": ask.max_model_len,
         "kv_pool_bytes": ask.kv_pool_bytes,
+        "host_pool_bytes": ask.host_pool_bytes,
     }
     values: dict[str, Any] = {"runner": runner}
     for cls in (PrefillEngineSettings, WorkerEngineSettings):

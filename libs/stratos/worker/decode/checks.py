@@ -23,6 +23,7 @@ from stratos.worker.features import check_features
 
 MAX_ID_CHARS = 200
 MAX_SALT_BYTES = 64
+KV_KEY_BYTES = 32
 MAX_PREFILL_ENDPOINTS = 2
 
 
@@ -80,11 +81,13 @@ def check_terms(terms: RequestTerms) -> RequestTerms:
     """Check the terms of a request that arrived just now; a long id or name of a tenant is cut.
 
     Raises:
-        BadRequest: salt or class is out of range.
+        BadRequest: salt, key or class is out of range.
         QueueTimeout: the deadline has passed already.
     """
     if len(terms.cache_salt) > MAX_SALT_BYTES:
         raise BadRequest(f"cache_salt may have at most {MAX_SALT_BYTES} bytes", param="cache_salt")
+    if len(terms.kv_key) not in (0, KV_KEY_BYTES):
+        raise BadRequest(f"kv_key must be empty or have {KV_KEY_BYTES} bytes", param="kv_key")
     if terms.priority_class >= limits.NUM_PRIORITY_CLASSES:
         raise BadRequest(f"priority_class must be below {limits.NUM_PRIORITY_CLASSES}", param="priority_class")
     if terms.left_s(terms.arrival_s) == 0:

@@ -36,6 +36,7 @@ class PrefillPolicy:
             await engine.prepare_grammar(request.sampling.grammar)
         terms = request.terms
         token_ids = engine.info.handed_ids(request)
+        await self._context.kv_loads.load(token_ids, terms)
         num_cached = await engine.match(token_ids, terms.adapter.digest, terms.cache_salt)
         path = self.decide(record, len(token_ids) - 1 - num_cached)
         origin = await self._receiver.receive(record, stack) if path is None else PromptOrigin(path=path)

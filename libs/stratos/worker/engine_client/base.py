@@ -15,12 +15,13 @@ from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.requests.embedding import EmbedRequest
 from stratos.core.requests.grammar import GrammarSpec
 from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
+from stratos.core.requests.terms import RequestTerms
 from stratos.engine.contract.results import BlockReservation, EngineStatus, StepResult, WeightCheck
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.kv_transfer.port.base import DataPort
 
 STOPPED = "the engine of this worker has stopped"
-MAY_TAKE_LONG = frozenset({"load_adapter", "prepare_grammar", "cache_changes", "check_weights"})
+MAY_TAKE_LONG = frozenset({"load_adapter", "load_blocks", "prepare_grammar", "cache_changes", "check_weights"})
 """Methods that may take long without anything being wrong."""
 BESIDE_STEPS = MAY_TAKE_LONG | {"match", "pin_adapter"}
 """Methods that do not wait for the step loop."""
@@ -91,6 +92,9 @@ class EngineClient(ABC):
 
     async def match(self, prompt_ids: tuple[int, ...], adapter_digest: str, cache_salt: bytes) -> int:
         return int(await self._call("match", prompt_ids, adapter_digest, cache_salt))
+
+    async def load_blocks(self, token_ids: tuple[int, ...], terms: RequestTerms) -> int:
+        return int(await self._call("load_blocks", token_ids, terms))
 
     async def reserve(self, request: EngineRequest) -> BlockReservation | None:
         reservation: BlockReservation | None = await self._call("reserve", request)

@@ -57,13 +57,15 @@ def make_engine(settings: WorkerSettings) -> EngineCore:
     """Load the model and make the engine. Blocks for as long as loading takes.
 
     Raises:
-        InvalidCheckpoint: the model folder is missing or cannot be served, or is worse than it says of itself.
+        InvalidCheckpoint: the model folder is missing or cannot be served, or is worse than it says of itself; or the
+            disk tier's directory cannot be used.
     """
     try:
-        runner = FakeRunner.load(settings.fake) if settings.engine == "fake" else _torch_runner(settings)
+        runner = FakeRunner.load(settings.engine_fake) if settings.engine == "fake" else _torch_runner(settings)
     except InvalidCheckpoint as error:
         raise InvalidCheckpoint(error.message) from None  # the message is complete; its cause would print a traceback
-    return EngineCore(runner, settings.steps, proposer=make_proposer(settings.steps, runner, _draft_runner(settings)))
+    proposer = make_proposer(settings.steps, runner, _draft_runner(settings))
+    return EngineCore(runner, settings.steps, proposer=proposer, disk=settings.disk_tier)
 
 
 def _draft_runner(settings: WorkerSettings) -> Runner | None:
@@ -79,7 +81,7 @@ def _draft_runner(settings: WorkerSettings) -> Runner | None:
 
 
 def _torch_runner(settings: WorkerSettings) -> Runner:
-    config = settings.runner
+    config = settings.engine_runner
     read_json(config.model_folder() / "config.json")  # a wrong path is reported before torch takes its seconds to load
     if settings.device == "cuda" and not config.streaming.is_on:
         return _cuda_runner(settings)
@@ -137,7 +139,7 @@ def _token_bytes(config: RunnerConfig, *, is_gpu: bool) -> int:
 
 
 def _cuda_runner(settings: WorkerSettings) -> Runner:
-    config, max_num_seqs = settings.runner, settings.scheduler.max_num_seqs
+    config, max_num_seqs = settings.engine_runner, settings.scheduler.max_num_seqs
     try:
         from stratos.engine.runner.cuda.runner import CudaRunner, max_sequences
     except ModuleNotFoundError as error:

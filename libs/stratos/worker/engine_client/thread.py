@@ -8,10 +8,11 @@ engine: the event loop's own pool is full where slow disks are read.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -26,9 +27,11 @@ from stratos.engine.inspection import EngineInspection
 from stratos.kv_transfer.port.local import LocalPort, PortTransport
 from stratos.worker.engine_client.base import STOPPED, EngineClient
 
+_log = logging.getLogger(__name__)
 NUM_COPY_THREADS = 2
 NUM_LOAD_THREADS = 2
 NUM_LOOK_THREADS = 2
+NUM_DISK_THREADS = 4
 IDLE_POLL_S = 0.02
 
 
@@ -68,6 +71,7 @@ class ThreadEngine(EngineClient):
             "pack": copies,
             "unpack": copies,
             "load_adapter": ThreadPoolExecutor(NUM_LOAD_THREADS, "adapter-load"),  # a slow disk holds up no transfer
+            "load_blocks": ThreadPoolExecutor(NUM_DISK_THREADS, "kv-disk-read"),
             "prepare_grammar": ThreadPoolExecutor(1, "grammar-compile"),
             "check_weights": ThreadPoolExecutor(1, "weight-check"),  # of no lower priority: steps wait for its lock
             "cache_changes": ThreadPoolExecutor(1, "cache-changes"),
@@ -75,6 +79,8 @@ class ThreadEngine(EngineClient):
             "pin_adapter": looks,
         }
         """By method: what runs beside the step loop."""
+        self._writer = ThreadPoolExecutor(1, "kv-disk-write")
+        self._write: Future[None] | None = None
         self._thread = threading.Thread(target=self._run, name="engine-step", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failed: asyncio.Future[None] | None = None
@@ -92,7 +98,9 @@ class ThreadEngine(EngineClient):
         await self.data_port.close()
         if self._thread.ident is not None:
             await asyncio.to_thread(self._thread.join)
-        for pool in self._pools.values():
+        if self._engine.disk is not None:
+            self._engine.disk.close()
+        for pool in (*self._pools.values(), self._writer):
             pool.shutdown(wait=True)
         if self._failed is not None:
             self._failed.cancel()
@@ -129,8 +137,19 @@ class ThreadEngine(EngineClient):
         while self._commands:
             self._commands.popleft()()
         result = self._engine.step() if self._engine.has_work else None
+        self._write_blocks()
         self._work_s += self._clock.now() - began_s
         return result
+
+    def _write_blocks(self, ended: Future[None] | None = None) -> None:
+        """Let the writer go on with what waits for the disk, unless it is at it."""
+        if ended is not None and (error := ended.exception()) is not None:
+            _log.error("a KV block was not written", exc_info=error)
+        disk = self._engine.disk
+        if disk is None or not disk.has_writes or (self._write is not None and not self._write.done()):
+            return
+        self._write = self._writer.submit(disk.write)
+        self._write.add_done_callback(self._write_blocks)  # something may have come as it ended
 
     def _wait_for_work(self) -> bool:
         with self._wake:

@@ -150,6 +150,8 @@ class SourceLeg:
                 await context.adapters.hold(intent.terms.adapter, stack)
                 self._phase = SourcePhase.QUEUED
             context.gate.check_trusted()  # the conviction ends jobs that are open, and so does not see this one
+            if intent.compute:
+                await context.kv_loads.load(intent.token_ids, intent.terms)
             job = self.progress = context.jobs.open(intent.leg, len(intent.token_ids))
             stack.callback(context.jobs.close, intent.leg)
             stack.push_async_callback(context.engine.release_prefill, intent.leg)  # before the adapter it runs with

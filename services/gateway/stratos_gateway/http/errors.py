@@ -68,6 +68,7 @@ INTERNAL_PARAMS = frozenset(
         "holder",
         "incarnation",
         "interval_ms",
+        "kv_key",
         "leg",
         "num_skip_tokens",
         "outcome",

@@ -46,6 +46,7 @@ from stratos_gateway.preparation.counts import check_counts, num_token_ids, off_
 from stratos_gateway.preparation.dialects import Dialect
 from stratos_gateway.preparation.encoding import encode_prompts
 from stratos_gateway.preparation.enforcement import enforce, finished_check
+from stratos_gateway.preparation.kv_keys import no_kv_key
 from stratos_gateway.preparation.options import check_request, open_ends, sampling_params
 from stratos_gateway.preparation.output_shape import output_shape, special_ids, tool_mode
 from stratos_gateway.responses.state import Responses
@@ -67,6 +68,7 @@ class PreparationTools:
         wall_clock: seconds since the epoch, for ``created``.
         is_metered: requests are billed.
         continuations: tokens with which answers go on; ``None`` makes none.
+        kv_key: seals a tenant's KV on disk; empty where nothing of it may go there.
     """
 
     catalogue: ModelCatalogue
@@ -76,6 +78,7 @@ class PreparationTools:
     wall_clock: Callable[[], float] = time.time
     is_metered: bool = False
     continuations: ContinuationTokens | None = None
+    kv_key: Callable[[Tenant], bytes] = no_kv_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +296,7 @@ class GenerationPreparer:
         tag = meter_tag(*facts) if tools.is_metered else None
         promised_ms = tenant.plan.itl_p99_ms
         mark = tools.watermarks.watermark_for(tenant.name, target.listed_names)
+        kv_key = tools.kv_key(tenant)
         ids = identity.request_ids or ("",) * len(identity.prompts)
         nonce, is_open = new_nonce(), can_go_on(tools.continuations, tenant, body, shape)
         prior = _priors(checked.continued, len(identity.prompts))
@@ -304,7 +308,7 @@ class GenerationPreparer:
             is_open = _has_room(tools.continuations, options.n * sum(params.max_tokens for params in sampling))
         return tuple(
             GenerationSpec(
-                terms=replace(tenant.terms(identity.adapter, nonce), pins=pin_terms(tenant.plan, marks)),
+                terms=replace(tenant.terms(identity.adapter, nonce), pins=pin_terms(tenant.plan, marks), kv_key=kv_key),
                 model_digest=identity.model_digest,
                 model=model.base.name,
                 prompt_ids=prompt,

@@ -135,6 +135,8 @@ class WorkerSession:
         key, number = submission.request.key, self._num_submits + 1
         if Feature.PINS not in self._features:
             submission = submission.without_pins()
+        if Feature.KV_KEYS not in self._features:
+            submission = submission.without_kv_key()
         message = codec.submit_to_pb(submission, self._clock.now())
         try:
             self._outbox.put_nowait(decode_pb2.SessionRequest(submit=message, submit_number=number))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from stratos.cli.data.folder import DataDir
 from stratos.cli.local import topology
 from stratos.cli.local.options import UpOptions
 from stratos.cli.local.ports import GatewayListeners, any_free_port, listen_from
@@ -29,7 +31,9 @@ OPTIONS = UpOptions(
     lenient=True,
 )  # fmt: skip
 LISTENERS = GatewayListeners(*(listen_from("127.0.0.1", any_free_port()) for _ in range(2)))
-PATHS = RunPaths(workers_folder=Path("/run/workers"), shm_path=Path("/shm"), work_path=Path("/work"))
+PATHS = RunPaths(
+    workers_folder=Path("/run/workers"), shm_path=Path("/shm"), work_path=Path("/work"), kv_path=Path("/kv")
+)
 SETTINGS = {
     "lora_registry": topology.registry_settings(OPTIONS, ENDS, PATHS),
     "router": topology.router_settings(PATHS),
@@ -165,3 +169,15 @@ def test_decode_workers_have_the_labels_in_their_order() -> None:
     options = UpOptions(model_path=Path("/models/base"), pools="fast, ,slow")
     named = [options.pool_of(name) for name in ("decode-0", "decode-1", "decode-2", "decode-3", "prefill-0")]
     assert named == ["fast", "", "slow", "", ""]
+
+
+def test_kv_on_disk_outlives_the_run(tmp_path: Path) -> None:
+    settings = topology.worker_settings("decode-0", replace(OPTIONS, kv_disk_gib=3), ENDS, PATHS)
+    assert settings["DISK_TIER__DIRECTORY"] == "/kv/decode-0"
+    assert int(settings["DISK_TIER__MAX_BYTES"]) == 3 << 30
+    assert SETTINGS["decode_worker"]["DISK_TIER__MAX_BYTES"] == "0"
+    with pytest.raises(BadRequest, match="--kv-disk"):
+        replace(OPTIONS, kv_disk_gib=-1)
+    data = DataDir(tmp_path)
+    assert data.kv_path.is_relative_to(tmp_path)
+    assert not data.kv_path.is_relative_to(tmp_path / "run")

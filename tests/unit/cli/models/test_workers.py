@@ -12,9 +12,12 @@ import pytest
 
 from stratos.cli.data.folder import DataDir
 from stratos.cli.local.options import UpOptions
+from stratos.cli.models import workers
 from stratos.cli.models.workers import LocalModelWorkers, fitted
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.model_files import read_model_files
+from stratos.engine.settings import DiskTierConfig
+from stratos.selfcheck.machine.sizing import WorkerAsk, plan_workers, worker_settings
 from stratos.store.local_store import LocalStore
 from stratos.store.models.model_record import ModelRecord
 from tests.support.paths import MODELS
@@ -85,3 +88,11 @@ def test_another_model_gets_the_type_that_was_asked_for() -> None:
     assert first.asked_dtype == "auto"
     again, _ = fitted(replace(first, dtype="bfloat16" if first.dtype == "float32" else "float32"))
     assert (again.dtype, again.asked_dtype) == (first.dtype, "auto")
+
+
+def test_memory_that_kv_goes_through_to_a_disk_is_in_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    asks: list[WorkerAsk] = []
+    monkeypatch.setattr(workers, "plan_workers", lambda ask, *more: asks.append(ask) or plan_workers(ask, *more))
+    for gib in (0, 1):
+        fitted(UpOptions(model_path=DRAFT, kv_disk_gib=gib))
+    assert [worker_settings(ask, {}).runner.host_pool_bytes for ask in asks] == [0, DiskTierConfig().staging_bytes]

@@ -181,3 +181,19 @@ def test_memory_of_a_device_is_registered_in_the_size_that_was_asked(
     del memory
     gc.collect()
     assert calls[1:] == ([(address,)] if code == 0 else []), "what was registered, and no more"
+
+
+def test_bytes_of_a_slot_fill_another_one_and_a_changed_slot_gives_none() -> None:
+    pages, host = make_pages(num_slots=3)
+    before = pages.tensor.clone()
+    host.swap([(1, 2)], [])
+    content = host.read(2)
+    assert content is not None
+    host.fill(0, bytes(content))
+    assert host.swap([], [(0, 5)]).damaged == ()
+    assert torch.equal(pages.tensor[5].view(torch.int16), before[1].view(torch.int16))
+    host.slots[2].view(torch.int16).view(-1)[3] ^= 1
+    assert host.read(2) is None
+    assert host.read(0) is not None
+    with pytest.raises(ValueError, match="broadcast"):
+        host.fill(0, bytes(content)[:-2])

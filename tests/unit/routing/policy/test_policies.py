@@ -169,6 +169,19 @@ def test_first_token_counts_what_waits_and_what_is_not_cached() -> None:
     assert order(these, make_view("a", num_queued_tokens=1000), make_view("b"), **request) == ["b", "a"]
 
 
+@pytest.mark.parametrize("scorer", ["first_token", "prefix"])
+@pytest.mark.parametrize("tier", ["host", "disk"])
+def test_a_block_that_has_to_be_loaded_counts_for_what_it_saves(scorer: str, tier: str) -> None:
+    index = PrefixIndex(max_blocks=100)
+    names = tuple(range(1, 61))
+    index.apply("inc-a", CacheChanges(after=0, last=1, is_dump=True, **{f"on_{tier}": names}))  # type: ignore[arg-type]
+    index.apply("inc-b", CacheChanges(after=0, last=1, stored=names[:30], is_dump=True))
+    these = Policies(RoutingPoliciesConfig(default="x", custom={"x": PolicyConfig(scorers={scorer: 1.0})}), index)
+    for ratio, first in ((0.2, "a"), (0.45, "a"), (0.55, "b"), (1.0, "b")):
+        views = [make_view("a", **{f"{tier}_load_ratio": ratio}), make_view("b")]
+        assert order(these, *views, block_hashes=names, num_prompt_tokens=1000)[0] == first
+
+
 def test_only_roles_whose_policy_needs_it_are_followed() -> None:
     assert not policies("least_loaded").uses_index(DECODE)
     assert policies("prefix").uses_index(PREFILL)

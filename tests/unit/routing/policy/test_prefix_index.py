@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from stratos.core.cache_changes import CacheChanges, short_hash
 from stratos.engine.kv_cache.block_manager import BlockManager
 from stratos.engine.kv_cache.change_log import ChangeLog
-from stratos.routing.policy.prefix_index import PrefixIndex
+from stratos.routing.policy.prefix_index import PrefixIndex, PrefixMatches
 from tests.support.examples import examples
 
 NUM_BLOCKS, RING = 10, 6
@@ -129,7 +129,7 @@ class PrefixIndexMachine(RuleBasedStateMachine):
                 depth = next((i for i, name in enumerate(names) if name not in known), len(names))
                 if depth:
                     depths[worker.name] = depth
-            assert self.index.match(names) == depths
+            assert self.index.match(names) == PrefixMatches(depths, {})
         assert len(self.index) == sum(len(self.index.blocks_of(worker.name)) for worker in self.workers)
 
 
@@ -172,3 +172,29 @@ def test_a_reader_that_fell_back_gets_no_changes_and_neither_does_one_from_elsew
     log.note(bytes([4]) * 32, is_stored=False)
     assert log.since(4) == changes(4, 6, (), (short_hash(bytes([4]) * 32),))
     assert log.since(6) == changes(6, 6)
+
+
+def test_blocks_move_between_tiers_and_are_counted_as_far_as_a_worker_matches() -> None:
+    index = PrefixIndex(max_blocks=10)
+    assert index.apply("a", CacheChanges(after=0, last=4, stored=(1, 2), on_host=(3,), on_disk=(4, 6), is_dump=True))
+    assert index.apply("b", CacheChanges(after=0, last=4, on_disk=(1, 2), is_dump=True))
+    assert index.match([1, 2, 3, 4, 5, 6]) == PrefixMatches({"a": 4, "b": 2}, {"a": (1, 1), "b": (0, 2)})
+    assert index.apply("a", CacheChanges(after=4, last=8, stored=(3,), removed=(1, 4), on_host=(1,)))
+    assert index.match([1, 2, 3, 4]) == PrefixMatches({"a": 3, "b": 2}, {"a": (1, 0), "b": (0, 2)})
+    index.drop("b")
+    assert index.match([1, 2]) == PrefixMatches({"a": 2}, {"a": (1, 0)})
+    assert index.apply("a", CacheChanges(after=8, last=9, removed=(1,)))
+    assert index.match([1, 2]) == PrefixMatches({}, {})
+
+
+def test_parts_of_a_dump_have_every_tier_once() -> None:
+    whole = CacheChanges(after=0, last=9, stored=(1, 2, 3), on_host=(4, 5, 6), on_disk=(7,), is_dump=True)
+    parts = list(whole.parts(2))
+    assert [part.is_dump for part in parts] == [True, False, False, False, False]
+    assert [part.stored + part.on_host + part.on_disk for part in parts] == [(1, 2), (3,), (4, 5), (6,), (7,)]
+    assert [part.after for part in parts] == [0, 9, 9, 9, 9]
+    index = PrefixIndex(max_blocks=10)
+    assert all(index.apply("w", part) for part in parts)
+    assert index.match(range(1, 8)) == PrefixMatches({"w": 7}, {"w": (3, 1)})
+    (only,) = CacheChanges(after=3, last=5, removed=(1,)).parts(2)
+    assert (only.removed, only.after) == ((1,), 3)

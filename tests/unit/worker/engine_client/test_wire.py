@@ -10,7 +10,7 @@ import pytest
 
 from stratos.common.error_codes import error_classes
 from stratos.common.errors import BadRequest, Internal, StratosError
-from stratos.core.kv import BlockLedger, HostLedger, KvRange
+from stratos.core.kv import BlockLedger, DiskLedger, HostLedger, KvRange
 from stratos.core.requests.embedding import EmbeddingOutput, EmbedRequest, PoolingKind
 from stratos.core.requests.grammar import GrammarKind, GrammarSpec
 from stratos.core.requests.pins import PinnedSpan
@@ -30,6 +30,7 @@ from stratos.engine.contract.results import (
     AuditCounts,
     BlockReservation,
     CostErrors,
+    DiskTierStatus,
     DraftCount,
     EngineStatus,
     HostTierStatus,
@@ -229,6 +230,14 @@ RECORDS: dict[str, list[object]] = {
             audits=AuditCounts(3, 1),
             cost_errors=CostErrors(0.1, 0.5),
             pins={"device": TierPinStatus(num_blocks=3, dropped={"quota": 1})},
+            load_ratios=(0.25, 0.5),
+            disk=DiskTierStatus(
+                blocks=DiskLedger(**dict.fromkeys(names_of(DiskLedger), 2)),
+                not_kept={"late": 1},
+                not_loaded={"slow": 2},
+                dropped={"quota": 3},
+                **{name: 4 for name in names_of(DiskTierStatus) if name.startswith("num_") or name == "block_bytes"},
+            ),
             host=HostTierStatus(
                 slots=HostLedger(**dict.fromkeys(names_of(HostLedger), 2)),
                 **{name: 4 for name in names_of(HostTierStatus) if name != "slots"},

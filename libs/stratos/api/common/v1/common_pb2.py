@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"stratos/api/common/v1/common.proto\x12\x15stratos.api.common.v1\"u\n\tWorkerRef\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12/\n\x04role\x18\x04 \x01(\x0e\x32!.stratos.api.common.v1.WorkerRole\"<\n\x0cTraceContext\x12\x13\n\x0btraceparent\x18\x01 \x01(\t\x12\x17\n\x0fhttp_request_id\x18\x02 \x01(\t\")\n\nAdapterRef\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0b\n\x03uri\x18\x02 \x01(\t\"\x9c\x02\n\x0cRequestTerms\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x12\n\ncache_salt\x18\x02 \x01(\x0c\x12\x16\n\x0epriority_class\x18\x03 \x01(\r\x12\x32\n\x07\x61\x64\x61pter\x18\x04 \x01(\x0b\x32!.stratos.api.common.v1.AdapterRef\x12\x18\n\x0b\x64\x65\x61\x64line_ms\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x06\x65nd_ms\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x13\n\x0btenant_name\x18\x07 \x01(\t\x12\x0e\n\x06\x61ge_ms\x18\x08 \x01(\x03\x12-\n\x04pins\x18\t \x01(\x0b\x32\x1f.stratos.api.common.v1.PinTermsB\x0e\n\x0c_deadline_msB\t\n\x07_end_ms\"/\n\nBreakpoint\x12\x12\n\nnum_tokens\x18\x01 \x01(\r\x12\r\n\x05ttl_s\x18\x02 \x01(\r\"l\n\x08PinTerms\x12\x36\n\x0b\x62reakpoints\x18\x01 \x03(\x0b\x32!.stratos.api.common.v1.Breakpoint\x12\x14\n\x0c\x64\x65vice_ratio\x18\x02 \x01(\x01\x12\x12\n\nhost_ratio\x18\x03 \x01(\x01\"\x87\x01\n\x0b\x42lockLedger\x12\x11\n\tnum_total\x18\x01 \x01(\x03\x12\x10\n\x08num_free\x18\x02 \x01(\x03\x12\x12\n\nnum_cached\x18\x03 \x01(\x03\x12\x15\n\rnum_allocated\x18\x04 \x01(\x03\x12\x14\n\x0cnum_reserved\x18\x05 \x01(\x03\x12\x12\n\nnum_fenced\x18\x06 \x01(\x03\"b\n\rStagingLedger\x12\x11\n\tnum_total\x18\x01 \x01(\x03\x12\x10\n\x08num_free\x18\x02 \x01(\x03\x12\x13\n\x0bnum_granted\x18\x03 \x01(\x03\x12\x17\n\x0fnum_quarantined\x18\x04 \x01(\x03\"\xbb\x01\n\x0b\x45rrorDetail\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x12\n\x05param\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x1b\n\x0eretry_after_ms\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x13\n\x0bhttp_status\x18\x05 \x01(\r\x12\x13\n\x0bshed_reason\x18\x06 \x01(\t\x12\x15\n\rqueue_samples\x18\x07 \x03(\rB\x08\n\x06_paramB\x11\n\x0f_retry_after_ms\"y\n\nKvIdentity\x12\x14\n\x0cmodel_digest\x18\x01 \x01(\t\x12\x10\n\x08kv_dtype\x18\x02 \x01(\t\x12\x14\n\x0crope_variant\x18\x03 \x01(\t\x12\x13\n\x0bnumerics_id\x18\x04 \x01(\t\x12\x18\n\x10protocol_version\x18\x05 \x01(\r\"\x9a\x01\n\nKvGeometry\x12\x12\n\nnum_layers\x18\x01 \x01(\r\x12\x14\n\x0cnum_kv_heads\x18\x02 \x01(\r\x12\x10\n\x08head_dim\x18\x03 \x01(\r\x12\x12\n\nblock_size\x18\x04 \x01(\r\x12\x1c\n\x14tensor_parallel_size\x18\x05 \x01(\r\x12\x1e\n\x16pipeline_parallel_size\x18\x06 \x01(\r*Z\n\nWorkerRole\x12\x1b\n\x17WORKER_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13WORKER_ROLE_PREFILL\x10\x01\x12\x16\n\x12WORKER_ROLE_DECODE\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"stratos/api/common/v1/common.proto\x12\x15stratos.api.common.v1\"u\n\tWorkerRef\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12/\n\x04role\x18\x04 \x01(\x0e\x32!.stratos.api.common.v1.WorkerRole\"<\n\x0cTraceContext\x12\x13\n\x0btraceparent\x18\x01 \x01(\t\x12\x17\n\x0fhttp_request_id\x18\x02 \x01(\t\")\n\nAdapterRef\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0b\n\x03uri\x18\x02 \x01(\t\"\xac\x02\n\x0cRequestTerms\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x12\n\ncache_salt\x18\x02 \x01(\x0c\x12\x16\n\x0epriority_class\x18\x03 \x01(\r\x12\x32\n\x07\x61\x64\x61pter\x18\x04 \x01(\x0b\x32!.stratos.api.common.v1.AdapterRef\x12\x18\n\x0b\x64\x65\x61\x64line_ms\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x06\x65nd_ms\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x13\n\x0btenant_name\x18\x07 \x01(\t\x12\x0e\n\x06\x61ge_ms\x18\x08 \x01(\x03\x12-\n\x04pins\x18\t \x01(\x0b\x32\x1f.stratos.api.common.v1.PinTerms\x12\x0e\n\x06kv_key\x18\n \x01(\x0c\x42\x0e\n\x0c_deadline_msB\t\n\x07_end_ms\"/\n\nBreakpoint\x12\x12\n\nnum_tokens\x18\x01 \x01(\r\x12\r\n\x05ttl_s\x18\x02 \x01(\r\"l\n\x08PinTerms\x12\x36\n\x0b\x62reakpoints\x18\x01 \x03(\x0b\x32!.stratos.api.common.v1.Breakpoint\x12\x14\n\x0c\x64\x65vice_ratio\x18\x02 \x01(\x01\x12\x12\n\nhost_ratio\x18\x03 \x01(\x01\"\x87\x01\n\x0b\x42lockLedger\x12\x11\n\tnum_total\x18\x01 \x01(\x03\x12\x10\n\x08num_free\x18\x02 \x01(\x03\x12\x12\n\nnum_cached\x18\x03 \x01(\x03\x12\x15\n\rnum_allocated\x18\x04 \x01(\x03\x12\x14\n\x0cnum_reserved\x18\x05 \x01(\x03\x12\x12\n\nnum_fenced\x18\x06 \x01(\x03\"b\n\rStagingLedger\x12\x11\n\tnum_total\x18\x01 \x01(\x03\x12\x10\n\x08num_free\x18\x02 \x01(\x03\x12\x13\n\x0bnum_granted\x18\x03 \x01(\x03\x12\x17\n\x0fnum_quarantined\x18\x04 \x01(\x03\"\xbb\x01\n\x0b\x45rrorDetail\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x12\n\x05param\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x1b\n\x0eretry_after_ms\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x13\n\x0bhttp_status\x18\x05 \x01(\r\x12\x13\n\x0bshed_reason\x18\x06 \x01(\t\x12\x15\n\rqueue_samples\x18\x07 \x03(\rB\x08\n\x06_paramB\x11\n\x0f_retry_after_ms\"y\n\nKvIdentity\x12\x14\n\x0cmodel_digest\x18\x01 \x01(\t\x12\x10\n\x08kv_dtype\x18\x02 \x01(\t\x12\x14\n\x0crope_variant\x18\x03 \x01(\t\x12\x13\n\x0bnumerics_id\x18\x04 \x01(\t\x12\x18\n\x10protocol_version\x18\x05 \x01(\r\"\x9a\x01\n\nKvGeometry\x12\x12\n\nnum_layers\x18\x01 \x01(\r\x12\x14\n\x0cnum_kv_heads\x18\x02 \x01(\r\x12\x10\n\x08head_dim\x18\x03 \x01(\r\x12\x12\n\nblock_size\x18\x04 \x01(\r\x12\x1c\n\x14tensor_parallel_size\x18\x05 \x01(\r\x12\x1e\n\x16pipeline_parallel_size\x18\x06 \x01(\r*Z\n\nWorkerRole\x12\x1b\n\x17WORKER_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13WORKER_ROLE_PREFILL\x10\x01\x12\x16\n\x12WORKER_ROLE_DECODE\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stratos.api.common.v1.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WORKERROLE']._serialized_start=1439
-  _globals['_WORKERROLE']._serialized_end=1529
+  _globals['_WORKERROLE']._serialized_start=1455
+  _globals['_WORKERROLE']._serialized_end=1545
   _globals['_WORKERREF']._serialized_start=61
   _globals['_WORKERREF']._serialized_end=178
   _globals['_TRACECONTEXT']._serialized_start=180
@@ -40,19 +40,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ADAPTERREF']._serialized_start=242
   _globals['_ADAPTERREF']._serialized_end=283
   _globals['_REQUESTTERMS']._serialized_start=286
-  _globals['_REQUESTTERMS']._serialized_end=570
-  _globals['_BREAKPOINT']._serialized_start=572
-  _globals['_BREAKPOINT']._serialized_end=619
-  _globals['_PINTERMS']._serialized_start=621
-  _globals['_PINTERMS']._serialized_end=729
-  _globals['_BLOCKLEDGER']._serialized_start=732
-  _globals['_BLOCKLEDGER']._serialized_end=867
-  _globals['_STAGINGLEDGER']._serialized_start=869
-  _globals['_STAGINGLEDGER']._serialized_end=967
-  _globals['_ERRORDETAIL']._serialized_start=970
-  _globals['_ERRORDETAIL']._serialized_end=1157
-  _globals['_KVIDENTITY']._serialized_start=1159
-  _globals['_KVIDENTITY']._serialized_end=1280
-  _globals['_KVGEOMETRY']._serialized_start=1283
-  _globals['_KVGEOMETRY']._serialized_end=1437
+  _globals['_REQUESTTERMS']._serialized_end=586
+  _globals['_BREAKPOINT']._serialized_start=588
+  _globals['_BREAKPOINT']._serialized_end=635
+  _globals['_PINTERMS']._serialized_start=637
+  _globals['_PINTERMS']._serialized_end=745
+  _globals['_BLOCKLEDGER']._serialized_start=748
+  _globals['_BLOCKLEDGER']._serialized_end=883
+  _globals['_STAGINGLEDGER']._serialized_start=885
+  _globals['_STAGINGLEDGER']._serialized_end=983
+  _globals['_ERRORDETAIL']._serialized_start=986
+  _globals['_ERRORDETAIL']._serialized_end=1173
+  _globals['_KVIDENTITY']._serialized_start=1175
+  _globals['_KVIDENTITY']._serialized_end=1296
+  _globals['_KVGEOMETRY']._serialized_start=1299
+  _globals['_KVGEOMETRY']._serialized_end=1453
 # @@protoc_insertion_point(module_scope)

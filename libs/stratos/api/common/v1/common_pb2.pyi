@@ -45,7 +45,7 @@ class AdapterRef(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., uri: _Optional[str] = ...) -> None: ...
 
 class RequestTerms(_message.Message):
-    __slots__ = ("tenant", "cache_salt", "priority_class", "adapter", "deadline_ms", "end_ms", "tenant_name", "age_ms", "pins")
+    __slots__ = ("tenant", "cache_salt", "priority_class", "adapter", "deadline_ms", "end_ms", "tenant_name", "age_ms", "pins", "kv_key")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_CLASS_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +55,7 @@ class RequestTerms(_message.Message):
     TENANT_NAME_FIELD_NUMBER: _ClassVar[int]
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
     PINS_FIELD_NUMBER: _ClassVar[int]
+    KV_KEY_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     cache_salt: bytes
     priority_class: int
@@ -64,7 +65,8 @@ class RequestTerms(_message.Message):
     tenant_name: str
     age_ms: int
     pins: PinTerms
-    def __init__(self, tenant: _Optional[str] = ..., cache_salt: _Optional[bytes] = ..., priority_class: _Optional[int] = ..., adapter: _Optional[_Union[AdapterRef, _Mapping]] = ..., deadline_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., tenant_name: _Optional[str] = ..., age_ms: _Optional[int] = ..., pins: _Optional[_Union[PinTerms, _Mapping]] = ...) -> None: ...
+    kv_key: bytes
+    def __init__(self, tenant: _Optional[str] = ..., cache_salt: _Optional[bytes] = ..., priority_class: _Optional[int] = ..., adapter: _Optional[_Union[AdapterRef, _Mapping]] = ..., deadline_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., tenant_name: _Optional[str] = ..., age_ms: _Optional[int] = ..., pins: _Optional[_Union[PinTerms, _Mapping]] = ..., kv_key: _Optional[bytes] = ...) -> None: ...
 
 class Breakpoint(_message.Message):
     __slots__ = ("num_tokens", "ttl_s")

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!stratos/api/worker/v1/cache.proto\x12\x15stratos.api.worker.v1\"7\n\x11WatchCacheRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x04\"x\n\x12WatchCacheResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x04\x12\x0c\n\x04last\x18\x03 \x01(\x04\x12\x0e\n\x06stored\x18\x04 \x03(\x06\x12\x0f\n\x07removed\x18\x05 \x03(\x06\x12\x0f\n\x07is_dump\x18\x06 \x01(\x08\"%\n\x13\x46orgetTenantRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\"-\n\x14\x46orgetTenantResponse\x12\x15\n\rnum_forgotten\x18\x01 \x01(\r2\xdc\x01\n\x0c\x43\x61\x63heService\x12\x63\n\nWatchCache\x12(.stratos.api.worker.v1.WatchCacheRequest\x1a).stratos.api.worker.v1.WatchCacheResponse0\x01\x12g\n\x0c\x46orgetTenant\x12*.stratos.api.worker.v1.ForgetTenantRequest\x1a+.stratos.api.worker.v1.ForgetTenantResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!stratos/api/worker/v1/cache.proto\x12\x15stratos.api.worker.v1\"7\n\x11WatchCacheRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x04\"\x9a\x01\n\x12WatchCacheResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x04\x12\x0c\n\x04last\x18\x03 \x01(\x04\x12\x0e\n\x06stored\x18\x04 \x03(\x06\x12\x0f\n\x07removed\x18\x05 \x03(\x06\x12\x0f\n\x07is_dump\x18\x06 \x01(\x08\x12\x0f\n\x07on_host\x18\x07 \x03(\x06\x12\x0f\n\x07on_disk\x18\x08 \x03(\x06\"%\n\x13\x46orgetTenantRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\"-\n\x14\x46orgetTenantResponse\x12\x15\n\rnum_forgotten\x18\x01 \x01(\r2\xdc\x01\n\x0c\x43\x61\x63heService\x12\x63\n\nWatchCache\x12(.stratos.api.worker.v1.WatchCacheRequest\x1a).stratos.api.worker.v1.WatchCacheResponse0\x01\x12g\n\x0c\x46orgetTenant\x12*.stratos.api.worker.v1.ForgetTenantRequest\x1a+.stratos.api.worker.v1.ForgetTenantResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,12 +33,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_WATCHCACHEREQUEST']._serialized_start=60
   _globals['_WATCHCACHEREQUEST']._serialized_end=115
-  _globals['_WATCHCACHERESPONSE']._serialized_start=117
-  _globals['_WATCHCACHERESPONSE']._serialized_end=237
-  _globals['_FORGETTENANTREQUEST']._serialized_start=239
-  _globals['_FORGETTENANTREQUEST']._serialized_end=276
-  _globals['_FORGETTENANTRESPONSE']._serialized_start=278
-  _globals['_FORGETTENANTRESPONSE']._serialized_end=323
-  _globals['_CACHESERVICE']._serialized_start=326
-  _globals['_CACHESERVICE']._serialized_end=546
+  _globals['_WATCHCACHERESPONSE']._serialized_start=118
+  _globals['_WATCHCACHERESPONSE']._serialized_end=272
+  _globals['_FORGETTENANTREQUEST']._serialized_start=274
+  _globals['_FORGETTENANTREQUEST']._serialized_end=311
+  _globals['_FORGETTENANTRESPONSE']._serialized_start=313
+  _globals['_FORGETTENANTRESPONSE']._serialized_end=358
+  _globals['_CACHESERVICE']._serialized_start=361
+  _globals['_CACHESERVICE']._serialized_end=581
 # @@protoc_insertion_point(module_scope)

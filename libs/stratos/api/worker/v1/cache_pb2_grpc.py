@@ -59,7 +59,7 @@ class CacheServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ForgetTenant(self, request, context):
-        """Drops every block of a tenant, on the device and in host memory; those of running requests once they end. Idempotent.
+        """Drops every block of a tenant, on the device, in host memory and on disk; those of running requests once they end. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,0 +1,397 @@
+"""The disk tier of one engine: blocks of host memory go to files, and come back before a request is queued.
+
+    out   a cached block is copied to host memory (``HostTier``); its plan has retired -> it waits here -> the writer
+          thread marks its slot as moving, seals its bytes, gives the slot back, and writes the file
+    in    before a request is queued, a thread looks for the blocks that follow on what device and host hold, takes
+          free slots, reads, opens and verifies the files into them, and then gives the slots their hashes. The request
+          finds them as it finds all of host memory; if they are gone again by then, it computes them
+
+The step loop only notes hashes: files are touched in ``load`` and ``write``, by threads of their own.  Whatever is
+wrong with a file or a disk is a block that is computed, and a count.  A slot has no hash before its content is whole
+and verified, so nothing else can find it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from collections.abc import Sequence as Series
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from stratos.common.clock import Clock
+from stratos.common.errors import InvalidCheckpoint
+from stratos.core.block_hash import block_hashes, chain_root
+from stratos.core.requests.terms import RequestTerms
+from stratos.engine.contract.results import DiskTierStatus
+from stratos.engine.contract.runner import Runner
+from stratos.engine.kv_cache.cache import KvCache
+from stratos.engine.kv_cache.swap_costs import MeasuredRate, is_move_cheaper, load_ratio
+from stratos.engine.kv_disk.block_folder import BlockFolder, tenant_folder
+from stratos.engine.kv_disk.block_seal import (
+    OVERHEAD_BYTES,
+    DamagedBlock,
+    OtherKey,
+    layout_digest,
+    open_block,
+    seal_block,
+)
+from stratos.engine.kv_disk.counts import DiskCounts, LoadRefusal
+from stratos.engine.kv_disk.disk_index import DiskIndex, DropReason
+from stratos.engine.kv_disk.tenant_keys import TenantKeys
+from stratos.engine.settings import DiskTierConfig, SchedulerConfig
+
+_log = logging.getLogger(__name__)
+UNKNOWN_S = 1.0
+"""Longest load while it is not known how fast computing is; a block that is being read ends later."""
+PAUSE_S = 30.0
+"""After a failed write nothing is written for so long: a full disk stays full for a while."""
+MAX_TOLD = 65536
+"""Blocks that a router is told when it begins to follow; the lock is held while they are listed."""
+SLOT_SHARE = 2
+"""A load takes at most one in so many slots of host memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _BlockLoad:
+    """Blocks of one request that are being read."""
+
+    hashes: list[bytes]
+    slots: list[int]
+    tenant: str
+    key: bytes
+    is_over: threading.Event = field(default_factory=threading.Event)
+    revoked: set[bytes] = field(default_factory=set)
+    """Blocks that are to be forgotten, whatever their files hold."""
+
+
+class DiskTier:
+    """Use ``make_disk_tier``. ``load`` and ``write`` may run in any thread, everything else under the core's lock."""
+
+    def __init__(
+        self,
+        config: DiskTierConfig,
+        runner: Runner,
+        kv: KvCache,
+        clock: Clock,
+        changing: Callable[[], AbstractContextManager[None]],
+        *,
+        always: bool,
+    ) -> None:
+        self._runner, self._kv, self._clock, self._changing, self._always = runner, kv, clock, changing, always
+        self._info, self._layout = runner.info, layout_digest(runner.info)
+        geometry = runner.info.geometry
+        self.block_bytes = geometry.token_bytes * geometry.block_size + OVERHEAD_BYTES
+        self._folder = BlockFolder(config.directory, self._layout, self.block_bytes)
+        max_blocks = config.max_bytes // self.block_bytes
+        self.index = DiskIndex(max_blocks, max(1, round(max_blocks * config.max_tenant_ratio)))
+        self.keys, self.counts, self._rate = TenantKeys(), DiskCounts(), MeasuredRate(clock)
+        self._waiting: OrderedDict[bytes, None] = OrderedDict()
+        self._removals: deque[tuple[bytes | None, str]] = deque()
+        self._loads: dict[bytes, _BlockLoad] = {}
+        self._writing: bytes | None = None
+        """The block that the writer has taken."""
+        self._is_revoked = False
+        """It was forgotten since."""
+        self._failed_s = float("-inf")
+        self._is_closing, self._has_other_layouts = False, True
+        for block_hash, folder in self._folder.scan():  # of an earlier process
+            self.counts.num_found += 1
+            self._removals += self.index.add(block_hash, folder)
+        self.index.on_change = kv.blocks.cache.note_below
+        kv.tier.below = self
+
+    def close(self) -> None:
+        """End the writer after the block under way, and let go of the directory."""
+        self._is_closing = True
+        self._folder.close()
+
+    # -- out ---------------------------------------------------------------------------------------
+
+    def note(self, block_hash: bytes) -> None:
+        """Host memory holds a copy of a cached block: it is to go to disk."""
+        if block_hash in self.index or block_hash in self._waiting:
+            return
+        counts = self.counts
+        counts.num_noted += 1
+        if self.keys.find(self._kv.owners.find(block_hash)) is None:
+            counts.not_kept["no_key"] += 1
+        elif self._clock.now() - self._failed_s < PAUSE_S:
+            counts.not_kept["error"] += 1
+        elif not self._is_worth(1):
+            counts.not_kept["slow"] += 1
+        else:
+            self._waiting[block_hash] = None
+            if len(self._waiting) > self._kv.tier.pool.num_slots:
+                self._waiting.popitem(last=False)
+                counts.not_kept["busy"] += 1
+
+    @property
+    def has_writes(self) -> bool:
+        """The writer thread has something to do."""
+        return bool(self._waiting or self._removals or self._has_other_layouts) and not self._is_closing
+
+    def write(self) -> None:
+        """Do all that waits; for the one thread that writes."""
+        if self._has_other_layouts:
+            self._folder.remove_other_layouts()
+            self._has_other_layouts = False
+        while not self._is_closing and (self._remove_one() or self._write_one()):
+            pass
+
+    def _remove_one(self) -> bool:
+        with self._changing():
+            if not self._removals:
+                return False
+            block_hash, folder = self._removals.popleft()
+            is_back = block_hash is not None and block_hash in self.index
+        if block_hash is None:
+            self._folder.remove_tenant(folder)
+        elif not is_back:
+            self._folder.remove(block_hash, folder)
+        return True
+
+    def _write_one(self) -> bool:
+        pool, counts = self._kv.tier.pool, self.counts
+        with self._changing():
+            if not self._waiting:
+                return False
+            block_hash, _ = self._waiting.popitem(last=False)
+            slot, tenant = pool.find(block_hash), self._kv.owners.find(block_hash)
+            key = self.keys.find(tenant)
+            if slot is None or pool.is_filling(slot):
+                counts.not_kept["late"] += 1
+                return True
+            if tenant is None or key is None:
+                counts.not_kept["no_key"] += 1
+                return True
+            pool.begin_move(slot)
+            self._writing, self._is_revoked = block_hash, False
+        sealed = None
+        try:
+            content = self._runner.read_slot(slot)
+            sealed = None if content is None else seal_block(key, self._layout, block_hash, content)
+        finally:
+            with self._changing():
+                pool.end_move(slot)
+                if sealed is None:
+                    self._writing = None
+                    counts.not_kept["damaged"] += 1  # a load from there finds out as well
+        if sealed is not None:
+            self._store(block_hash, tenant_folder(tenant), sealed)
+        return True
+
+    def _store(self, block_hash: bytes, folder: str, sealed: bytes) -> None:
+        try:
+            self._folder.write(block_hash, folder, sealed)
+        except OSError as error:
+            _log.warning("a KV block cannot be written to %s: %s", self._folder.path, error.strerror)
+            with self._changing():
+                self._failed_s, self._writing = self._clock.now(), None
+                self.counts.not_kept["error"] += 1
+            return
+        with self._changing():
+            self._writing = None
+            if self._is_revoked:
+                self.counts.not_kept["forgotten"] += 1
+                self._removals.append((block_hash, folder))
+            else:
+                self.counts.num_written += 1
+                self._removals += self.index.add(block_hash, folder)
+
+    # -- in ----------------------------------------------------------------------------------------
+
+    def load(self, token_ids: tuple[int, ...], terms: RequestTerms) -> int:
+        """Bring blocks of a prompt, its last token excluded, from disk to host memory, where that beats computing.
+
+        Returns the number of blocks; it takes no longer than they would take to compute, but for a disk that hangs.
+        """
+        root = chain_root(self._info.identity, terms.adapter.digest, terms.cache_salt)
+        hashes = block_hashes(root, token_ids[:-1], self._info.geometry.block_size)
+        with self._changing():
+            self.keys.note(terms.tenant, terms.kv_key)
+            other = self._other_load(hashes)
+        if other is not None:
+            other.is_over.wait(self._compute_s(len(other.hashes)))
+        with self._changing():
+            load = self._begin(hashes, terms)
+        if load is None:
+            return 0
+        num_read, began_s = 0, self._clock.now()
+        refusal: LoadRefusal | None = "error"  # of an exception that nothing below expects
+        try:
+            num_read, refusal = self._read(load)
+        finally:
+            with self._changing():
+                num_loaded = self._end(load, num_read, refusal, self._clock.now() - began_s)
+        used = load.hashes[:num_read]
+        self._folder.touch(reversed(used), tenant_folder(load.tenant))  # as in the index: the first block goes last
+        return num_loaded
+
+    def _other_load(self, hashes: list[bytes]) -> _BlockLoad | None:
+        """The load under way that has some of these blocks."""
+        return next((self._loads[name] for name in hashes if name in self._loads), None)
+
+    def _begin(self, hashes: list[bytes], terms: RequestTerms) -> _BlockLoad | None:
+        """Take slots for the blocks on disk that follow on what the other tiers hold."""
+        pool, counts, key = self._kv.tier.pool, self.counts, self.keys.find(terms.tenant)
+        begin = len(self._kv.blocks.cache.match(hashes))
+        while begin < len(hashes) and pool.find(hashes[begin]) is not None:
+            begin += 1
+        end, folder = begin, tenant_folder(terms.tenant)
+        while end < len(hashes) and self.index.folder_of(hashes[end]) == folder and hashes[end] not in self._loads:
+            end += 1
+        run = hashes[begin:end]
+        if key is None or not run:
+            return None
+        counts.num_hits += len(run)
+        if not self._is_worth(len(run)):
+            counts.not_loaded["slow"] += len(run)
+            return None
+        num_slots = min(len(run), pool.num_unpinned, max(1, pool.num_slots // SLOT_SHARE))
+        counts.not_loaded["no_room"] += len(run) - num_slots
+        slots = [slot for _ in range(num_slots) if (slot := pool.allocate(None)) is not None]
+        load = _BlockLoad(run[:num_slots], slots, terms.tenant, key)
+        self._loads |= dict.fromkeys(load.hashes, load)
+        return load
+
+    def _read(self, load: _BlockLoad) -> tuple[int, LoadRefusal | None]:
+        """Fill slots in the order of the chain; returns how many, and why not all."""
+        limit_s, folder = self._clock.now() + self._compute_s(len(load.hashes)), tenant_folder(load.tenant)
+        for number, (block_hash, slot) in enumerate(zip(load.hashes, load.slots, strict=True)):
+            if number and self._clock.now() > limit_s:
+                return number, "slow"
+            try:
+                sealed = self._folder.read(block_hash, folder)
+                self._runner.fill_slot(slot, open_block(load.key, self._layout, block_hash, sealed))
+            except OSError as error:
+                _log.warning("a KV block cannot be read from %s: %s", self._folder.path, error.strerror)
+                return number, "error"
+            except OtherKey:
+                return number, "other_key"
+            except DamagedBlock as error:
+                _log.error("a KV block in %s is damaged: %s; it is computed again", self._folder.path, error)
+                return number, "damaged"
+        return len(load.hashes), None
+
+    def _end(self, load: _BlockLoad, num_read: int, refusal: LoadRefusal | None, seconds: float) -> int:
+        pool, counts, num_all, num_loaded = self._kv.tier.pool, self.counts, len(load.hashes), 0
+        is_known = self.keys.find(load.tenant) == load.key  # else the tenant was deleted since
+        for number in reversed(range(num_all)):  # the last block is the first to be evicted, here and on disk
+            block_hash, slot = load.hashes[number], load.slots[number]
+            del self._loads[block_hash]
+            is_sound = number < num_read and is_known and block_hash not in load.revoked
+            if is_sound:
+                pool.name(slot, block_hash)
+                self._kv.owners.note(block_hash, load.tenant)
+                self.index.touch(block_hash)
+            pool.end_move(slot)
+            num_loaded += is_sound
+        load.is_over.set()
+        counts.num_verified += num_read
+        counts.num_loaded += num_loaded
+        counts.not_loaded["forgotten"] += num_read - num_loaded
+        if refusal is not None:
+            counts.not_loaded[refusal] += 1
+            counts.not_loaded["slow" if refusal == "slow" else "behind"] += num_all - num_read - 1
+        if refusal == "damaged" or refusal == "other_key" or refusal == "error":
+            self._drop(load.hashes[num_read], refusal)
+        if num_read and seconds > 0:
+            self._rate.observe(num_read * self.block_bytes / seconds)
+        return num_loaded
+
+    def _drop(self, block_hash: bytes, reason: DropReason) -> bool:
+        folder = self.index.drop(block_hash, reason)
+        if folder is not None:
+            self._removals.append((block_hash, folder))
+        return folder is not None
+
+    # -- forgetting --------------------------------------------------------------------------------
+
+    def forget(self, hashes: Series[bytes]) -> int:
+        """Drop blocks by hash, those under way included; returns how many were known."""
+        known = 0
+        for block_hash in hashes:
+            if block_hash in self._waiting:
+                del self._waiting[block_hash]
+                self.counts.not_kept["forgotten"] += 1
+            self._is_revoked |= block_hash == self._writing
+            if block_hash in self._loads:
+                self._loads[block_hash].revoked.add(block_hash)
+            known += self._drop(block_hash, "forgotten")
+        return known
+
+    def forget_tenant(self, tenant: str) -> int:
+        """Drop a tenant's key and all of its blocks; the writer removes their files. Returns how many there were."""
+        self.keys.forget(tenant)
+        folder = tenant_folder(tenant)
+        self._removals.append((None, folder))
+        return self.index.drop_folder(folder)
+
+    # -- what routers hear -------------------------------------------------------------------------
+
+    def __contains__(self, block_hash: bytes) -> bool:
+        return block_hash in self.index
+
+    def recent(self) -> list[bytes]:
+        """Blocks that a router is told at first."""
+        return self.index.recent(MAX_TOLD)
+
+    @property
+    def load_ratio(self) -> float:
+        """Time to load a block over the time to compute it, 1 at most."""
+        tokens_per_s, block_size = self._kv.tier.costs.tokens_per_s, self._info.geometry.block_size
+        return load_ratio(self.block_bytes, block_size, self._rate.value, tokens_per_s)
+
+    # -- the rest ----------------------------------------------------------------------------------
+
+    def _is_worth(self, num_blocks: int) -> bool:
+        """Reading blocks takes less time than computing them, as far as both were measured."""
+        tokens_per_s, num_tokens = self._kv.tier.costs.tokens_per_s, num_blocks * self._info.geometry.block_size
+        num_bytes = num_blocks * self.block_bytes
+        return self._always or is_move_cheaper(num_bytes, num_tokens, self._rate.value, tokens_per_s, 1)
+
+    def _compute_s(self, num_blocks: int) -> float:
+        """Seconds that computing the blocks takes; ``UNKNOWN_S`` before any were measured."""
+        tokens_per_s = self._kv.tier.costs.tokens_per_s
+        if self._always or tokens_per_s is None:
+            return UNKNOWN_S
+        return num_blocks * self._info.geometry.block_size / tokens_per_s
+
+    def status(self) -> DiskTierStatus:
+        num_waiting = len(self._waiting) + (self._writing is not None)
+        return self.counts.status(self.index, self.block_bytes, num_waiting=num_waiting, num_loading=len(self._loads))
+
+    def verify(self) -> None:
+        """Raise ``AssertionError`` where the index is off, or a block is counted twice or not at all."""
+        self.index.verify()
+        self.status().check_laws()
+
+
+def load_nothing(token_ids: tuple[int, ...], terms: RequestTerms) -> int:
+    """``DiskTier.load`` without a disk tier."""
+    return 0
+
+
+def make_disk_tier(
+    config: DiskTierConfig | None,
+    runner: Runner,
+    kv: KvCache,
+    clock: Clock,
+    changing: Callable[[], AbstractContextManager[None]],
+    scheduler: SchedulerConfig,
+) -> DiskTier | None:
+    """The tier of an engine; ``None`` where it is off, or there are no prefixes or no host memory to go through.
+
+    Raises:
+        InvalidCheckpoint: its directory cannot be used, or is too small for a block.
+    """
+    if config is None or not config.is_on or not scheduler.shares_prefixes or not kv.tier.is_enabled:
+        return None
+    tier = DiskTier(config, runner, kv, clock, changing, always=not scheduler.switches.swap_costs)
+    if not tier.index.max_blocks:
+        tier.close()
+        raise InvalidCheckpoint(f"a disk tier of {config.max_bytes} bytes holds no block of {tier.block_bytes}")
+    return tier
