@@ -26,18 +26,22 @@ from tests.support.paths import BASE_MODEL
 from tests.support.worlds.plan_driver import load_runner
 from tests.support.worlds.speculation_matrix import SITUATIONS, Engines, Run, differences, requests
 
-METHODS, COUNTS, WEIGHTS = ("ngram", "suffix", "draft"), (1, 4, 8, 0), ("auto", "int8", "int8 kv")
+METHODS, COUNTS, WEIGHTS = ("ngram", "suffix", "draft", "self"), (1, 4, 8, 0), ("auto", "int8", "int8 kv")
 SETTINGS: dict[str, dict[str, str]] = {
     "auto": {},
     "int8": {"quantization": "int8"},
     "int8 kv": {"kv_dtype": "int8"},
     "draft": {},
+    "self": {"quantization": "int4"},
 }
+DRAFTS = {"draft": BASE_MODEL.parent / "draft", "self": BASE_MODEL}
+"""Folders of the models that draft."""
 FEW = [
     ("auto", "ngram", 8, "batch"),
     ("auto", "suffix", 4, "preempted"),
     ("auto", "draft", 1, "handed off"),
     ("int8", "draft", 0, "taken on"),
+    ("auto", "self", 0, "drained"),
 ]
 GRID = pairwise(WEIGHTS, METHODS, COUNTS, SITUATIONS)
 PAIRS = [row.values for row in GRID if not row.marks and row.values not in FEW]
@@ -59,10 +63,9 @@ def runner_of() -> Callable[[str], TorchRunner]:
 
     def get(weights: str) -> TorchRunner:
         if weights not in made:
-            folder = BASE_MODEL.parent / "draft" if weights == "draft" else BASE_MODEL
             settings = SETTINGS[weights.removesuffix(" source")]
-            made[weights] = load_runner(folder, kv_pool_bytes=16 << 20, **settings)
-            for files in adapters() if weights != "draft" else ():
+            made[weights] = load_runner(DRAFTS.get(weights, BASE_MODEL), kv_pool_bytes=16 << 20, **settings)
+            for files in adapters() if weights not in DRAFTS else ():
                 made[weights].load_adapter(files)
         return made[weights]
 
@@ -86,7 +89,8 @@ def without(runner_of: Callable[[str], TorchRunner]) -> Callable[[str, str], Run
 
 def assert_equal(runner_of: Callable, without: Callable, case: tuple[str, str, int, str]) -> None:
     weights, method, count, situation = case
-    engines = Engines(runner_of(weights), runner_of("draft"), runner_of(f"{weights} source"), method, count)
+    draft = runner_of(method if method in DRAFTS else "draft")
+    engines = Engines(runner_of(weights), draft, runner_of(f"{weights} source"), method, count)
     after = SITUATIONS[situation](engines, all_requests())
     assert differences(without(weights, situation), after) == []
     assert after.num_drafted > 0
