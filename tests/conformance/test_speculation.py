@@ -116,9 +116,9 @@ def test_the_rest_of_the_matrix(runner_of: Callable, without: Callable, case: tu
 # -- planted errors ----------------------------------------------------------------------------------
 
 
-def let_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong token is let through, once in 20 rows."""
-    original, rows = step_tracker.accepted_runs, itertools.count(1)
+def let_through(monkeypatch: pytest.MonkeyPatch, one_in: int = 20) -> list[int]:
+    """A wrong token is let through, once in so many rows with one; returned are the rows in which it was."""
+    original, rows, planted = step_tracker.accepted_runs, itertools.count(1), list[int]()
 
     def wrong(step, tokens):
         whole = {
@@ -126,11 +126,13 @@ def let_through(monkeypatch: pytest.MonkeyPatch) -> None:
         }
         runs = original(step, tokens)
         for seq_id, run in runs.items():
-            if next(rows) % 20 == 0 and len(whole[seq_id]) > len(run):
+            if len(whole[seq_id]) > len(run) and (row := next(rows)) % one_in == 0:
                 run.append(whole[seq_id][len(run)])
+                planted.append(row)
         return runs
 
     monkeypatch.setattr(step_tracker, "accepted_runs", wrong)
+    return planted
 
 
 def keep_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,6 +185,13 @@ def penalise_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GenerationTable, "row", wrong)
 
 
+def engines_with_errors(runner_of: Callable, without: Callable) -> Engines:
+    """Engines whose drafts are right twice and then wrong: each row has a rejected token."""
+    streams = {place: outcome.ids for place, outcome in without("auto", "batch").choices.items()}
+    proposer = KnowingProposer(streams, 4096, error=1, num_right=2)
+    return Engines(runner_of("auto"), runner_of("draft"), runner_of("auto source"), "ngram", 8, proposer)
+
+
 @pytest.mark.parametrize(
     ("plant", "noticed"),
     [
@@ -195,11 +204,20 @@ def penalise_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_planted_error_is_noticed(
     runner_of: Callable, without: Callable, monkeypatch: pytest.MonkeyPatch, plant: Callable, noticed: str
 ) -> None:
-    before = without("auto", "batch")
-    streams = {place: outcome.ids for place, outcome in before.choices.items()}
-    proposer = KnowingProposer(streams, 4096, error=1, num_right=2)
-    engines = Engines(runner_of("auto"), runner_of("draft"), runner_of("auto source"), "ngram", 8, proposer)
+    before, engines = without("auto", "batch"), engines_with_errors(runner_of, without)
     assert differences(before, SITUATIONS["batch"](engines, all_requests())) == []
     plant(monkeypatch)
     found = differences(before, SITUATIONS["batch"](engines, all_requests()))
     assert any(text.startswith(noticed) for text in found), found
+
+
+@pytest.mark.slow
+def test_a_wrong_token_once_in_a_thousand_rows_is_noticed(
+    runner_of: Callable, without: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches that it was not in are as without drafts, and the first that it was in is not."""
+    before, engines = without("auto", "batch"), engines_with_errors(runner_of, without)
+    planted = let_through(monkeypatch, one_in=1000)
+    while not planted:
+        found = differences(before, SITUATIONS["batch"](engines, all_requests()))
+        assert bool(found) is bool(planted), found

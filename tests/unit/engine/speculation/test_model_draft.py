@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stratos.common.clock import FakeClock, SystemClock
+from stratos.common.clock import FakeClock
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.requests.records import RequestKey
 from stratos.engine.core import EngineCore
