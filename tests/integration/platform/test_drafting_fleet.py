@@ -48,7 +48,9 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 ALL_RUN = {"SCHEDULER__SPECULATION__IS_ADAPTIVE": "false"}
 """All drafts run: what does not pay on this pair would turn itself off."""
-DRAFTING, PLAIN = "decode-drafting", "decode-0"
+PLAIN = "decode-0"
+NAMES = (f"decode-drafting-{number}" for number in itertools.count())
+"""Of workers: a router that knew one waits for it at its old address."""
 SIZE = ("--gateways", "2", "--decode", "1", "--max-decode", "1", "--speculative-config", '{"method": "off"}')
 ENV = {
     "STRATOS_GATEWAY_WATERMARK__KEY": "a key for one tenant's output",
@@ -79,10 +81,10 @@ class Cut:
     def __init__(self, streams: list[Told], entries: list[LedgerEntry]) -> None:
         self.streams, self.entries = streams, entries
 
-    async def has_moved(self, http: httpx.AsyncClient) -> bool:
+    async def has_moved(self, http: httpx.AsyncClient, first: str) -> bool:
         """One of them began at the worker that drafts and ended at that which does not."""
         generations = [await attempts_of(http, stream.name) for stream in self.streams]
-        return any(moved_between(found, DRAFTING, PLAIN) for found in generations)
+        return any(moved_between(found, first, PLAIN) for found in generations)
 
 
 async def cut(http: httpx.AsyncClient, ledger: Ledger, title: str, fault: Callable[[], Awaitable[None]]) -> Cut:
@@ -116,14 +118,14 @@ async def test_a_worker_without_drafts_goes_on_with_the_streams_of_one_that_draf
     """In rounds, until a stream was cut in its middle."""
     async with client_of(platform) as http, ledger_of(platform) as ledger:
         for turn in itertools.count():
-            async with other_worker(platform, DRAFTING, {"method": method, **METHODS[method]}, ALL_RUN) as worker:
+            async with other_worker(platform, next(NAMES), {"method": method, **METHODS[method]}, ALL_RUN) as worker:
 
                 async def strike(worker: OtherWorker = worker) -> None:
                     assert await num_drafted(worker.metrics_address)
                     await fault(worker)
 
                 title = f"{method}-{fault.__name__}-{turn}"
-                if await (await cut(http, ledger, title, strike)).has_moved(http):
+                if await (await cut(http, ledger, title, strike)).has_moved(http, worker.name):
                     return
 
 
@@ -132,7 +134,7 @@ async def test_a_gateway_takes_over_what_a_drafting_worker_decodes(platform: Pla
     """In rounds, until a stream on that worker was taken over in its middle."""
     async with client_of(platform) as http, ledger_of(platform) as ledger:
         await until_recorded(http)
-        async with other_worker(platform, DRAFTING, {"method": method, **METHODS[method]}, ALL_RUN) as worker:
+        async with other_worker(platform, next(NAMES), {"method": method, **METHODS[method]}, ALL_RUN) as worker:
             for turn in itertools.count():
                 gateways = await asyncio.to_thread(gateways_of, platform)
 
@@ -142,6 +144,6 @@ async def test_a_gateway_takes_over_what_a_drafting_worker_decodes(platform: Pla
                 found = await cut(http, ledger, f"{method}-takeover-{turn}", strike)
                 taken = {entry.tag.http_request_id for entry in found.entries if entry.rank > OWN_RANK}
                 workers = {s.name: await attempts_of(http, s.name) for s in found.streams if s.name in taken}
-                if any(attempt["worker"] == DRAFTING for (g,) in workers.values() for attempt in g["attempts"]):
+                if any(attempt["worker"] == worker.name for (g,) in workers.values() for attempt in g["attempts"]):
                     assert await num_drafted(worker.metrics_address)
                     return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.model_files import read_json
@@ -14,7 +15,7 @@ from stratos.engine.sizing.machine import Machine
 from stratos.engine.sizing.need import ModelNeed, read_need
 from stratos.engine.sizing.plan import EnginePlan, plan_engine
 
-SELF_SCHEME = "int4"
+SELF_SCHEME: Literal["int4"] = "int4"
 """What the method "self" quantises the model's own weights to."""
 SMALL_SCHEMES = ("int4", "mxfp4", "nf4")
 """Schemes at load of which that is no smaller copy."""
