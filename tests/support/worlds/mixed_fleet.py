@@ -162,8 +162,13 @@ class Told:
                 return
             assert answer.status_code == 200, (await answer.aread()).decode()
             self.num_connections += 1
+            whole: list[str] = []
             async for line in answer.aiter_lines():
-                self._take(line)
+                whole.append(line)
+                if not line:  # an event may be cut in its middle: then it comes again
+                    for part in whole:
+                        self._take(part)
+                    whole = []
 
     def _take(self, line: str) -> None:
         name, _, value = line.partition(": ")
