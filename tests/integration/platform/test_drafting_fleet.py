@@ -1,4 +1,6 @@
-"""Streams of every kind on a worker that drafts, while it is killed or drained: the worker that takes them on has no speculation, no token changes, and each is billed once and as without drafts.
+"""Streams of every kind on a worker that drafts, while it is killed or drained, go on at one without speculation.
+
+No token changes, and each is billed once and as without drafts.
 
 A worker of each method joins a platform of two gateways whose own decode worker drafts nothing.
 """
