@@ -52,7 +52,7 @@ ALL_RUN = {"SCHEDULER__SPECULATION__IS_ADAPTIVE": "false"}
 """All drafts run: what does not pay on this pair would turn itself off."""
 PLAIN = "decode-0"
 NAMES = (f"decode-drafting-{number}" for number in itertools.count())
-"""Of workers: a router that knew one waits for it at its old address."""
+"""Of workers, each used once."""
 SIZE = ("--gateways", "2", "--decode", "1", "--max-decode", "1", "--speculative-config", '{"method": "off"}')
 ENV = {
     "STRATOS_GATEWAY_WATERMARK__KEY": "a key for one tenant's output",

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.integration.platform.real.test_speculation import CODE, SCHEMA
 from tests.integration.platform.replicated.test_ledger import Ledger, client_of, entries_of, ledger_of
@@ -16,6 +17,7 @@ from tests.support.waiting import eventually
 from tests.support.worlds.mixed_fleet import Told, attempts_of, live_workers, moved_between, num_drafted, other_worker
 from tests.support.worlds.platform_process import PlatformProcess
 
+pytestmark = pytest.mark.slow
 PLAIN = "decode-plain"
 EDIT = CODE + "def get(self, name):\n    return"
 NUM_TOKENS = 500
