@@ -146,6 +146,25 @@ def test_a_draft_model_that_takes_too_long_is_given_up():
     assert [c.method for r in result.results for c in r.drafts] == ["failed"]
 
 
+def test_a_draft_model_that_took_too_long_rests_for_longer_each_time():
+    """Each request of its own would pay for a look as long."""
+    proposer, clock, looks = proposer_of(), FakeClock(), list[float]()
+    begun_s = clock.now()
+
+    def slow(asks):
+        looks.append(clock.now() - begun_s)
+        clock.advance(2)
+
+    proposer.look_ahead = slow  # type: ignore[method-assign]
+    config = replace(ALL_DRAFTS, speculation=replace(ALL_DRAFTS.speculation, is_adaptive=True))
+    engine = EngineCore(FakeRunner(FakeConfig(block_size=4)), config, clock, proposer)
+    for number in range(40):
+        engine.add(make_request(PROMPT, f"r{number}", max_tokens=6))
+        drain(engine)
+        clock.advance(2)
+    assert looks == pytest.approx([0, 12, 34, 76], abs=4)
+
+
 @pytest.fixture(scope="module")
 def target() -> TorchRunner:
     return load_runner(BASE_MODEL, kv_pool_bytes=8 << 20)
