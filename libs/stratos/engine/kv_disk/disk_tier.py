@@ -68,7 +68,7 @@ class DiskTier:
         *,
         always: bool,
     ) -> None:
-        self._runner, self._kv, self._clock, self._changing = runner, kv, clock, changing
+        self._runner, self.kv, self._clock, self._changing = runner, kv, clock, changing
         self._info, self._layout = runner.info, layout_digest(runner.info)
         geometry = runner.info.geometry
         self.block_bytes = geometry.token_bytes * geometry.block_size + OVERHEAD_BYTES
@@ -112,7 +112,7 @@ class DiskTier:
             return
         counts = self.counts
         counts.num_noted += 1
-        if self.keys.find(self._kv.owners.find(block_hash)) is None:
+        if self.keys.find(self.kv.owners.find(block_hash)) is None:
             counts.not_kept["no_key"] += 1
         elif self._clock.now() - self._failed_s < PAUSE_S:
             counts.not_kept["error"] += 1
@@ -120,7 +120,7 @@ class DiskTier:
             counts.not_kept["slow"] += 1
         else:
             self._waiting[block_hash] = None
-            if len(self._waiting) > self._kv.tier.pool.num_slots:
+            if len(self._waiting) > self.kv.tier.pool.num_slots:
                 self._waiting.popitem(last=False)
                 counts.not_kept["busy"] += 1
 
@@ -150,12 +150,12 @@ class DiskTier:
         return True
 
     def _write_one(self) -> bool:
-        pool, counts = self._kv.tier.pool, self.counts
+        pool, counts = self.kv.tier.pool, self.counts
         with self._changing():
             if not self._waiting:
                 return False
             block_hash, _ = self._waiting.popitem(last=False)
-            slot, tenant = pool.find(block_hash), self._kv.owners.find(block_hash)
+            slot, tenant = pool.find(block_hash), self.kv.owners.find(block_hash)
             key = self.keys.find(tenant)
             if slot is None or pool.is_filling(slot):
                 counts.not_kept["late"] += 1
@@ -239,8 +239,8 @@ class DiskTier:
 
     def _find(self, hashes: list[bytes], tenant: str) -> tuple[list[int], list[bytes]]:
         """Slots of a chain behind what the device has of it, and the blocks on disk that follow on those."""
-        slots, begin = [], len(self._kv.blocks.cache.match(hashes))
-        while begin < len(hashes) and (slot := self._kv.tier.pool.find(hashes[begin])) is not None:
+        slots, begin = [], len(self.kv.blocks.cache.match(hashes))
+        while begin < len(hashes) and (slot := self.kv.tier.pool.find(hashes[begin])) is not None:
             slots.append(slot)
             begin += 1
         folder = tenant_folder(tenant)
@@ -252,7 +252,7 @@ class DiskTier:
 
     def _begin(self, hashes: list[bytes], terms: RequestTerms) -> BlockLoad | None:
         """Take slots for the blocks on disk that follow on what the other tiers hold."""
-        pool, counts, key = self._kv.tier.pool, self.counts, self.keys.find(terms.tenant)
+        pool, counts, key = self.kv.tier.pool, self.counts, self.keys.find(terms.tenant)
         before, run = self._find(hashes, terms.tenant)
         run = list(takewhile(lambda name: name not in self._loads, run))
         if key is None or not run:
@@ -291,7 +291,7 @@ class DiskTier:
         return len(load.hashes), None
 
     def _end(self, load: BlockLoad, num_read: int, refusal: LoadRefusal | None, seconds: float) -> int:
-        pool, counts, num_all, num_loaded = self._kv.tier.pool, self.counts, len(load.hashes), 0
+        pool, counts, num_all, num_loaded = self.kv.tier.pool, self.counts, len(load.hashes), 0
         is_known = self.keys.find(load.tenant) == load.key  # else the tenant was deleted since
         for number in reversed(range(num_all)):  # the last block is the first to be evicted, here and on disk
             block_hash, slot = load.hashes[number], load.slots[number]
@@ -299,7 +299,7 @@ class DiskTier:
             is_sound = number < num_read and is_known and block_hash not in load.revoked
             if is_sound:
                 pool.name(slot, block_hash)
-                self._kv.owners.note(block_hash, load.tenant)
+                self.kv.owners.note(block_hash, load.tenant)
                 self.index.touch(block_hash)
             pool.end_move(slot)
             num_loaded += is_sound

@@ -30,9 +30,10 @@ def test_a_tenant_that_is_forgotten_after_memory_gave_a_block_up_leaves_no_file(
     def give_up_and_write(folder, block_hash, tenant, data):
         if not seen:
             seen.append(block_hash)
-            engine._blocks.forget([block_hash])
-            engine._kv.tier.pool.forget([block_hash])
-            engine._kv.owners._tenants.pop(block_hash)  # as each new block does with old ones
+            kv = engine.disk.kv
+            kv.blocks.forget([block_hash])
+            kv.tier.pool.forget([block_hash])
+            kv.owners.take("t")  # each new block does so with old ones
             engine.forget_tenant("t")
         write(folder, block_hash, tenant, data)
 
@@ -97,7 +98,7 @@ def test_a_load_does_not_push_out_the_beginning_of_its_own_prompt(world):
     """Host memory gives up the end of a prompt first, so its beginning is there when the rest is to be read."""
     engine = world.start()
     world.fill(kinds=range(1, 9))
-    pool, device, hashes = engine._kv.tier.pool, engine._blocks, world.hashes(1)
+    pool, device, hashes = engine.disk.kv.tier.pool, engine.disk.kv.blocks, world.hashes(1)
     ask = world.request(prompt_of(1), "r")
     engine.load_blocks(ask.prompt_ids, ask.terms)
     found = world.depth()

@@ -21,7 +21,7 @@ async def test_a_write_under_way_ends_before_the_directory_is_let_go_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, stopping, outcomes = threading.Event(), threading.Event(), []
-    close = DiskTier.close
+    close, stop = DiskTier.close, DiskTier.stop
 
     def write(_: DiskTier) -> None:
         begun.set()
@@ -35,13 +35,13 @@ async def test_a_write_under_way_ends_before_the_directory_is_let_go_of(
         outcomes.append("closed")
         stopping.set()
 
-    def stop(disk: DiskTier) -> None:
-        disk._is_closing = True
+    def stop_and_say(disk: DiskTier) -> None:
+        stop(disk)
         stopping.set()
 
     monkeypatch.setattr(DiskTier, "write", write)
     monkeypatch.setattr(DiskTier, "close", close_and_say)
-    monkeypatch.setattr(DiskTier, "stop", stop, raising=False)
+    monkeypatch.setattr(DiskTier, "stop", stop_and_say)
     disk = DiskTierConfig(directory=tmp_path, max_bytes=1 << 20)
     client = ThreadEngine(EngineCore(FakeRunner(FakeConfig(num_host_blocks=4)), scheduler_config(), disk=disk))
     await client.start()
