@@ -143,6 +143,9 @@ class DiskTier:
                 return False
             block_hash, folder = self._removals.popleft()
             is_back = block_hash is not None and block_hash in self.index
+            if block_hash is None and self.index.drop_hidden(folder):
+                self._removals.appendleft((None, folder))  # the rest, after others had the lock
+                return True
         if block_hash is None:
             self._folder.remove_tenant(folder)
         elif not is_back:
@@ -229,8 +232,7 @@ class DiskTier:
         finally:
             with self._changing():
                 num_loaded = self._end(load, num_read, refusal, self._clock.now() - began_s)
-        used = load.hashes[:num_read]
-        self._folder.touch(reversed(used), tenant_folder(load.tenant))  # as in the index: the first block goes last
+        self._folder.touch(reversed(load.hashes[:num_read]), tenant_folder(load.tenant))  # the first block goes last
         return num_loaded
 
     def _hashes(self, token_ids: tuple[int, ...], terms: RequestTerms) -> list[bytes]:
@@ -345,9 +347,9 @@ class DiskTier:
                 load.revoked.add(block_hash)
         folder = tenant_folder(tenant)
         self._removals.append((None, folder))
-        return self.index.drop_folder(folder)
+        return self.index.hide(folder)
 
-    # -- what routers hear -------------------------------------------------------------------------
+    # -- what others hear --------------------------------------------------------------------------
 
     def __contains__(self, block_hash: bytes) -> bool:
         return block_hash in self.index
@@ -360,8 +362,6 @@ class DiskTier:
     def load_ratio(self) -> float:
         """Time to load a block over the time to compute it, 1 at most."""
         return self._costs.load_ratio
-
-    # -- the rest ----------------------------------------------------------------------------------
 
     def status(self) -> DiskTierStatus:
         num_waiting = len(self._waiting) + (self._writing is not None)

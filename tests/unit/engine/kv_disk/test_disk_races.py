@@ -4,7 +4,8 @@ import errno
 import os
 
 from stratos.common.clock import FakeClock
-from stratos.engine.kv_disk.block_folder import BlockFolder
+from stratos.engine.kv_disk import disk_index
+from stratos.engine.kv_disk.block_folder import BlockFolder, tenant_folder
 from tests.unit.engine.kv_disk.conftest import prompt_of
 
 
@@ -134,3 +135,25 @@ def test_a_load_ends_before_its_request_gives_it_up(world, monkeypatch):
     num_loaded = world.engine.load_blocks(request.prompt_ids, request.terms)
     assert num_loaded == 2
     assert clock.now() - began_s < 0.5
+
+
+def test_the_blocks_of_a_deleted_tenant_are_hidden_at_once_and_taken_out_a_few_at_a_time(world, monkeypatch):
+    """The step loop waits for the lock, and a tenant may have a million of them."""
+    monkeypatch.setattr(disk_index, "MAX_DROPPED", 2)
+    world.start()
+    world.fill()
+    engine = world.start()
+    ask, num_found, index = world.request(prompt_of(1), "r"), len(world.files), engine.disk.index
+    assert engine.find_blocks(ask.prompt_ids, ask.terms) > 0
+    assert engine.forget_tenant("t") == num_found > 4
+    assert index.dropped["forgotten"] == 0
+    assert engine.find_blocks(ask.prompt_ids, ask.terms) == 0
+    assert engine.cache_changes(None).on_disk == ()
+    engine.verify()
+    assert index.drop_hidden(tenant_folder("t"))
+    assert index.dropped["forgotten"] == 2
+    engine.disk.write()
+    assert world.reconcile().dropped == {"forgotten": num_found}
+    assert world.files == []
+    world.fill()  # as another tenant with its name would
+    assert world.ask_again() == 4 * world.depth()
