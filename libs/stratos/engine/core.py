@@ -92,8 +92,8 @@ class EngineCore:
         self._lock = threading.RLock()
         tracker = StepTracker(self._context, self._requests, self._jobs, self._embeddings, self._reservations)
         self._steps = StepLoop(runner, tracker, self._slow_steps, overlap, self._changing, proposer)
-        self.disk = make_disk_tier(disk, runner, self._kv, clock, self._changing, config)
-        self.find_blocks, self.load_blocks = (self.disk.find, self.disk.load) if self.disk else (no_blocks, no_blocks)
+        tier = self.disk = make_disk_tier(disk, runner, self._kv, clock, self._changing, config)
+        self.disk_worth_s, self.load_blocks = (tier.worth_s, tier.load) if tier else (no_blocks, no_blocks)
         self._audit = LedgerAudit(self.verify, clock)
         self._status, self._is_status_old = self._snapshot(), False
         self.probe, self.check_weights = runner.probe, runner.check_weights

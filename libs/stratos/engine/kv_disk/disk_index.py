@@ -1,8 +1,9 @@
 """Which blocks lie on disk, whose they are, and in what order they go: least recently used first.
 
 A tenant has a quota: above it, its own blocks make room for its new ones; above the whole, the oldest of all do.  All
-files have one size, so bytes are blocks.  A deleted tenant's blocks are hidden at once and taken out a few at a time,
-since there may be a million of them and the step loop waits for the lock.  Law: ``found + written - dropped == stored``, by the counts of ``dropped``.
+files have one size, so bytes are blocks.  A deleted tenant's blocks are hidden at once and taken out a few at a time:
+there may be a million of them, and the step loop waits for the lock.  Law: ``found + written - dropped == stored``, by
+the counts of ``dropped``.
 """
 
 from __future__ import annotations

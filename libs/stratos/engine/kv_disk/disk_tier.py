@@ -55,7 +55,7 @@ SLOT_SHARE = 2
 class DiskTier:
     """Use ``make_disk_tier``.
 
-    ``find``, ``load`` and ``write`` may run in any thread, everything else under the core's lock.
+    ``worth_s``, ``load`` and ``write`` may run in any thread, everything else under the core's lock.
     """
 
     def __init__(
@@ -203,12 +203,12 @@ class DiskTier:
 
     # -- in ----------------------------------------------------------------------------------------
 
-    def find(self, token_ids: tuple[int, ...], terms: RequestTerms) -> int:
-        """Blocks of a prompt that ``load`` would look at; keeps the tenant's key, and touches no file."""
+    def worth_s(self, token_ids: tuple[int, ...], terms: RequestTerms) -> float:
+        """Seconds to compute what disk has of a prompt, 0 without; keeps the tenant's key, and touches no file."""
         hashes = self._hashes(token_ids, terms)
         with self._changing():
             self.keys.note(terms.tenant, terms.kv_key)
-            return len(self._find(hashes, terms.tenant)[1])
+            return self._costs.compute_s(num) if (num := len(self._find(hashes, terms.tenant)[1])) else 0
 
     def load(self, token_ids: tuple[int, ...], terms: RequestTerms) -> int:
         """Bring blocks of a prompt, its last token excluded, from disk to host memory, where that beats computing.
@@ -374,7 +374,7 @@ class DiskTier:
 
 
 def no_blocks(token_ids: tuple[int, ...], terms: RequestTerms) -> int:
-    """``DiskTier.find`` and ``load`` without a disk tier."""
+    """``DiskTier.load`` and ``worth_s`` without a disk tier."""
     return 0
 
 

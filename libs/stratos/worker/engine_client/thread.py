@@ -75,7 +75,7 @@ class ThreadEngine(EngineClient):
             "prepare_grammar": ThreadPoolExecutor(1, "grammar-compile"),
             "check_weights": ThreadPoolExecutor(1, "weight-check"),  # of no lower priority: steps wait for its lock
             "cache_changes": ThreadPoolExecutor(1, "cache-changes"),
-            "find_blocks": looks,
+            "disk_worth_s": looks,
             "match": looks,
             "pin_adapter": looks,
         }

@@ -113,7 +113,6 @@ def test_a_load_does_not_push_out_the_beginning_of_its_own_prompt(world):
     pool.hold(used := [pool.find(name) for name in pool.hashes() if name != hashes[0]])
     pool.release(used)  # later than the beginning of the prompt
     assert pool.find(hashes[0]) is not None
-    assert engine.find_blocks(ask.prompt_ids, ask.terms) == found - 1
     assert engine.load_blocks(ask.prompt_ids, ask.terms) == found - 1
     assert all(pool.find(name) is not None for name in hashes[:found])
 
@@ -144,10 +143,10 @@ def test_the_blocks_of_a_deleted_tenant_are_hidden_at_once_and_taken_out_a_few_a
     world.fill()
     engine = world.start()
     ask, num_found, index = world.request(prompt_of(1), "r"), len(world.files), engine.disk.index
-    assert engine.find_blocks(ask.prompt_ids, ask.terms) > 0
+    assert engine.disk_worth_s(ask.prompt_ids, ask.terms) > 0
     assert engine.forget_tenant("t") == num_found > 4
     assert index.dropped["forgotten"] == 0
-    assert engine.find_blocks(ask.prompt_ids, ask.terms) == 0
+    assert engine.disk_worth_s(ask.prompt_ids, ask.terms) == 0
     assert engine.cache_changes(None).on_disk == ()
     engine.verify()
     assert index.drop_hidden(tenant_folder("t"))
