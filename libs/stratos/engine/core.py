@@ -88,12 +88,12 @@ class EngineCore:
         self._requests, self._reservations = GenerationTable(self._context), ReservationTable(self._context)
         self._jobs, self._embeddings = PrefillJobTable(self._context), EmbeddingTable(self._context)
         self._adapter_pins: Counter[str] = Counter()
-        self._slow_steps = SlowSteps()
-        self._lock = threading.RLock()
+        self._slow_steps, self._lock = SlowSteps(), threading.RLock()
         tracker = StepTracker(self._context, self._requests, self._jobs, self._embeddings, self._reservations)
         self._steps = StepLoop(runner, tracker, self._slow_steps, overlap, self._changing, proposer)
         tier = self.disk = make_disk_tier(disk, runner, self._kv, clock, self._changing, config)
-        self.disk_worth_s, self.load_blocks = (tier.worth_s, tier.load) if tier else (no_blocks, no_blocks)
+        self.disk_worth_s = tier.worth_s if tier else no_blocks
+        self.load_blocks = tier.load if tier else no_blocks
         self._audit = LedgerAudit(self.verify, clock)
         self._status, self._is_status_old = self._snapshot(), False
         self.probe, self.check_weights = runner.probe, runner.check_weights
