@@ -24,7 +24,7 @@ class _Copy:
     last: int = 0
     blocks: set[int] = field(default_factory=set)
     on_disk: dict[int, None] = field(default_factory=dict)
-    """Those that disk alone has, in the order in which they came."""
+    """Blocks that disk alone has, in the order in which they came."""
 
 
 @dataclass(frozen=True, slots=True)
