@@ -39,7 +39,7 @@ from stratos.engine.contract.runner import Runner
 from stratos.engine.inspection import EngineInspection, SequenceInspection
 from stratos.engine.kv_cache.audit import LedgerAudit
 from stratos.engine.kv_cache.cache import KvCache
-from stratos.engine.kv_disk.disk_tier import load_nothing, make_disk_tier
+from stratos.engine.kv_disk.disk_tier import make_disk_tier, no_blocks
 from stratos.engine.requests.context import EngineContext
 from stratos.engine.requests.embeddings import EmbeddingTable
 from stratos.engine.requests.generations import GenerationTable
@@ -88,12 +88,12 @@ class EngineCore:
         self._requests, self._reservations = GenerationTable(self._context), ReservationTable(self._context)
         self._jobs, self._embeddings = PrefillJobTable(self._context), EmbeddingTable(self._context)
         self._adapter_pins: Counter[str] = Counter()
-        self._slow_steps = SlowSteps()
-        self._lock = threading.RLock()
+        self._slow_steps, self._lock = SlowSteps(), threading.RLock()
         tracker = StepTracker(self._context, self._requests, self._jobs, self._embeddings, self._reservations)
         self._steps = StepLoop(runner, tracker, self._slow_steps, overlap, self._changing, proposer)
-        self.disk = make_disk_tier(disk, runner, self._kv, clock, self._changing, config)
-        self.load_blocks = load_nothing if self.disk is None else self.disk.load
+        tier = self.disk = make_disk_tier(disk, runner, self._kv, clock, self._changing, config)
+        self.disk_worth_s = tier.worth_s if tier else no_blocks
+        self.load_blocks = tier.load if tier else no_blocks
         self._audit = LedgerAudit(self.verify, clock)
         self._status, self._is_status_old = self._snapshot(), False
         self.probe, self.check_weights = runner.probe, runner.check_weights

@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -25,6 +26,8 @@ _log = logging.getLogger(__name__)
 SUFFIX, UNFINISHED = ".kv", ".new"
 _LOCK = ".lock"
 _NAME_CHARS = 64
+_LAYOUT = re.compile(r"[0-9a-f]{64}\Z")
+"""Names of folders of layouts: all else in the directory is another's, and stays."""
 
 
 def tenant_folder(tenant: str) -> str:
@@ -90,7 +93,7 @@ class BlockFolder:
         """Remove blocks of which this process cannot use a byte."""
         with contextlib.suppress(OSError):
             for entry in os.scandir(self._directory):
-                if entry.name not in (_LOCK, self.path.name):
+                if entry.name != self.path.name and _LAYOUT.match(entry.name):
                     shutil.rmtree(entry.path, ignore_errors=True)
 
     def write(self, block_hash: bytes, folder: str, data: bytes) -> None:

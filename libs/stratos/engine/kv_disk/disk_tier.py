@@ -14,12 +14,11 @@ and verified, so nothing else can find it.
 from __future__ import annotations
 
 import logging
-import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from collections.abc import Sequence as Series
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from itertools import takewhile
 
 from stratos.common.clock import Clock
 from stratos.common.errors import InvalidCheckpoint
@@ -28,8 +27,8 @@ from stratos.core.requests.terms import RequestTerms
 from stratos.engine.contract.results import DiskTierStatus
 from stratos.engine.contract.runner import Runner
 from stratos.engine.kv_cache.cache import KvCache
-from stratos.engine.kv_cache.swap_costs import MeasuredRate, is_move_cheaper, load_ratio
 from stratos.engine.kv_disk.block_folder import BlockFolder, tenant_folder
+from stratos.engine.kv_disk.block_load import BlockLoad
 from stratos.engine.kv_disk.block_seal import (
     OVERHEAD_BYTES,
     DamagedBlock,
@@ -39,13 +38,12 @@ from stratos.engine.kv_disk.block_seal import (
     seal_block,
 )
 from stratos.engine.kv_disk.counts import DiskCounts, LoadRefusal
+from stratos.engine.kv_disk.disk_costs import DiskCosts
 from stratos.engine.kv_disk.disk_index import DiskIndex, DropReason
 from stratos.engine.kv_disk.tenant_keys import TenantKeys
 from stratos.engine.settings import DiskTierConfig, SchedulerConfig
 
 _log = logging.getLogger(__name__)
-UNKNOWN_S = 1.0
-"""Longest load while it is not known how fast computing is; a block that is being read ends later."""
 PAUSE_S = 30.0
 """After a failed write nothing is written for so long: a full disk stays full for a while."""
 MAX_TOLD = 65536
@@ -54,21 +52,11 @@ SLOT_SHARE = 2
 """A load takes at most one in so many slots of host memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class _BlockLoad:
-    """Blocks of one request that are being read."""
-
-    hashes: list[bytes]
-    slots: list[int]
-    tenant: str
-    key: bytes
-    is_over: threading.Event = field(default_factory=threading.Event)
-    revoked: set[bytes] = field(default_factory=set)
-    """Blocks that are to be forgotten, whatever their files hold."""
-
-
 class DiskTier:
-    """Use ``make_disk_tier``. ``load`` and ``write`` may run in any thread, everything else under the core's lock."""
+    """Use ``make_disk_tier``.
+
+    ``worth_s``, ``load`` and ``write`` may run in any thread, everything else under the core's lock.
+    """
 
     def __init__(
         self,
@@ -80,22 +68,25 @@ class DiskTier:
         *,
         always: bool,
     ) -> None:
-        self._runner, self._kv, self._clock, self._changing, self._always = runner, kv, clock, changing, always
+        self._runner, self.kv, self._clock, self._changing = runner, kv, clock, changing
         self._info, self._layout = runner.info, layout_digest(runner.info)
         geometry = runner.info.geometry
         self.block_bytes = geometry.token_bytes * geometry.block_size + OVERHEAD_BYTES
         self._folder = BlockFolder(config.directory, self._layout, self.block_bytes)
         max_blocks = config.max_bytes // self.block_bytes
         self.index = DiskIndex(max_blocks, max(1, round(max_blocks * config.max_tenant_ratio)))
-        self.keys, self.counts, self._rate = TenantKeys(), DiskCounts(), MeasuredRate(clock)
+        self.keys, self.counts = TenantKeys(), DiskCounts()
+        self._costs = DiskCosts(self.block_bytes, kv.tier.costs, clock, always=always)
         self._waiting: OrderedDict[bytes, None] = OrderedDict()
         self._removals: deque[tuple[bytes | None, str]] = deque()
-        self._loads: dict[bytes, _BlockLoad] = {}
-        self._writing: bytes | None = None
-        """The block that the writer has taken."""
+        self._loads: dict[bytes, BlockLoad] = {}
+        self._writing: tuple[bytes, str] | None = None
+        """The block that the writer has taken, and its tenant."""
         self._is_revoked = False
         """It was forgotten since."""
         self._failed_s = float("-inf")
+        self._patience_s = config.load_timeout_s / 2
+        """A load ends so soon at most: the request that waits for it gives it up later, and uses what was read."""
         self._is_closing, self._has_other_layouts = False, True
         for block_hash, folder in self._folder.scan():  # of an earlier process
             self.counts.num_found += 1
@@ -103,28 +94,33 @@ class DiskTier:
         self.index.on_change = kv.blocks.cache.note_below
         kv.tier.below = self
 
-    def close(self) -> None:
-        """End the writer after the block under way, and let go of the directory."""
+    def stop(self) -> None:
+        """End the writer after the block under way."""
         self._is_closing = True
+
+    def close(self) -> None:
+        """Let go of the directory, once no thread writes there."""
+        self.stop()
         self._folder.close()
 
     # -- out ---------------------------------------------------------------------------------------
 
     def note(self, block_hash: bytes) -> None:
         """Host memory holds a copy of a cached block: it is to go to disk."""
-        if block_hash in self.index or block_hash in self._waiting:
+        is_written = self._writing is not None and self._writing[0] == block_hash and not self._is_revoked
+        if is_written or block_hash in self.index or block_hash in self._waiting:
             return
         counts = self.counts
         counts.num_noted += 1
-        if self.keys.find(self._kv.owners.find(block_hash)) is None:
+        if self.keys.find(self.kv.owners.find(block_hash)) is None:
             counts.not_kept["no_key"] += 1
         elif self._clock.now() - self._failed_s < PAUSE_S:
             counts.not_kept["error"] += 1
-        elif not self._is_worth(1):
+        elif not self._costs.is_worth(1):
             counts.not_kept["slow"] += 1
         else:
             self._waiting[block_hash] = None
-            if len(self._waiting) > self._kv.tier.pool.num_slots:
+            if len(self._waiting) > self.kv.tier.pool.num_slots:
                 self._waiting.popitem(last=False)
                 counts.not_kept["busy"] += 1
 
@@ -147,6 +143,9 @@ class DiskTier:
                 return False
             block_hash, folder = self._removals.popleft()
             is_back = block_hash is not None and block_hash in self.index
+            if block_hash is None and self.index.drop_hidden(folder):
+                self._removals.appendleft((None, folder))  # the rest, after others had the lock
+                return True
         if block_hash is None:
             self._folder.remove_tenant(folder)
         elif not is_back:
@@ -154,12 +153,12 @@ class DiskTier:
         return True
 
     def _write_one(self) -> bool:
-        pool, counts = self._kv.tier.pool, self.counts
+        pool, counts = self.kv.tier.pool, self.counts
         with self._changing():
             if not self._waiting:
                 return False
             block_hash, _ = self._waiting.popitem(last=False)
-            slot, tenant = pool.find(block_hash), self._kv.owners.find(block_hash)
+            slot, tenant = pool.find(block_hash), self.kv.owners.find(block_hash)
             key = self.keys.find(tenant)
             if slot is None or pool.is_filling(slot):
                 counts.not_kept["late"] += 1
@@ -168,7 +167,7 @@ class DiskTier:
                 counts.not_kept["no_key"] += 1
                 return True
             pool.begin_move(slot)
-            self._writing, self._is_revoked = block_hash, False
+            self._writing, self._is_revoked = (block_hash, tenant), False
         sealed = None
         try:
             content = self._runner.read_slot(slot)
@@ -190,7 +189,8 @@ class DiskTier:
             _log.warning("a KV block cannot be written to %s: %s", self._folder.path, error.strerror)
             with self._changing():
                 self._failed_s, self._writing = self._clock.now(), None
-                self.counts.not_kept["error"] += 1
+                self.counts.not_kept["error"] += 1 + len(self._waiting)
+                self._waiting.clear()
             return
         with self._changing():
             self._writing = None
@@ -203,18 +203,24 @@ class DiskTier:
 
     # -- in ----------------------------------------------------------------------------------------
 
+    def worth_s(self, token_ids: tuple[int, ...], terms: RequestTerms) -> float:
+        """Seconds to compute what disk has of a prompt, 0 without; keeps the tenant's key, and touches no file."""
+        hashes = self._hashes(token_ids, terms)
+        with self._changing():
+            self.keys.note(terms.tenant, terms.kv_key)
+            return self._costs.compute_s(num) if (num := len(self._find(hashes, terms.tenant)[1])) else 0
+
     def load(self, token_ids: tuple[int, ...], terms: RequestTerms) -> int:
         """Bring blocks of a prompt, its last token excluded, from disk to host memory, where that beats computing.
 
         Returns the number of blocks; it takes no longer than they would take to compute, but for a disk that hangs.
         """
-        root = chain_root(self._info.identity, terms.adapter.digest, terms.cache_salt)
-        hashes = block_hashes(root, token_ids[:-1], self._info.geometry.block_size)
+        hashes, limit_s = self._hashes(token_ids, terms), self._clock.now() + self._patience_s
         with self._changing():
             self.keys.note(terms.tenant, terms.kv_key)
             other = self._other_load(hashes)
         if other is not None:
-            other.is_over.wait(self._compute_s(len(other.hashes)))
+            other.is_over.wait(min(self._patience_s, self._costs.compute_s(len(other.hashes))))
         with self._changing():
             load = self._begin(hashes, terms)
         if load is None:
@@ -222,44 +228,54 @@ class DiskTier:
         num_read, began_s = 0, self._clock.now()
         refusal: LoadRefusal | None = "error"  # of an exception that nothing below expects
         try:
-            num_read, refusal = self._read(load)
+            num_read, refusal = self._read(load, limit_s)
         finally:
             with self._changing():
                 num_loaded = self._end(load, num_read, refusal, self._clock.now() - began_s)
-        used = load.hashes[:num_read]
-        self._folder.touch(reversed(used), tenant_folder(load.tenant))  # as in the index: the first block goes last
+        self._folder.touch(reversed(load.hashes[:num_read]), tenant_folder(load.tenant))  # the first block goes last
         return num_loaded
 
-    def _other_load(self, hashes: list[bytes]) -> _BlockLoad | None:
+    def _hashes(self, token_ids: tuple[int, ...], terms: RequestTerms) -> list[bytes]:
+        root = chain_root(self._info.identity, terms.adapter.digest, terms.cache_salt)
+        return block_hashes(root, token_ids[:-1], self._info.geometry.block_size)
+
+    def _find(self, hashes: list[bytes], tenant: str) -> tuple[list[int], list[bytes]]:
+        """Slots of a chain behind what the device has of it, and the blocks on disk that follow on those."""
+        slots, begin = [], len(self.kv.blocks.cache.match(hashes))
+        while begin < len(hashes) and (slot := self.kv.tier.pool.find(hashes[begin])) is not None:
+            slots.append(slot)
+            begin += 1
+        folder = tenant_folder(tenant)
+        return slots, list(takewhile(lambda name: self.index.folder_of(name) == folder, hashes[begin:]))
+
+    def _other_load(self, hashes: list[bytes]) -> BlockLoad | None:
         """The load under way that has some of these blocks."""
         return next((self._loads[name] for name in hashes if name in self._loads), None)
 
-    def _begin(self, hashes: list[bytes], terms: RequestTerms) -> _BlockLoad | None:
+    def _begin(self, hashes: list[bytes], terms: RequestTerms) -> BlockLoad | None:
         """Take slots for the blocks on disk that follow on what the other tiers hold."""
-        pool, counts, key = self._kv.tier.pool, self.counts, self.keys.find(terms.tenant)
-        begin = len(self._kv.blocks.cache.match(hashes))
-        while begin < len(hashes) and pool.find(hashes[begin]) is not None:
-            begin += 1
-        end, folder = begin, tenant_folder(terms.tenant)
-        while end < len(hashes) and self.index.folder_of(hashes[end]) == folder and hashes[end] not in self._loads:
-            end += 1
-        run = hashes[begin:end]
+        pool, counts, key = self.kv.tier.pool, self.counts, self.keys.find(terms.tenant)
+        before, run = self._find(hashes, terms.tenant)
+        run = list(takewhile(lambda name: name not in self._loads, run))
         if key is None or not run:
             return None
         counts.num_hits += len(run)
-        if not self._is_worth(len(run)):
+        if not self._costs.is_worth(len(run)):
             counts.not_loaded["slow"] += len(run)
             return None
+        pool.hold(before)  # the prompt needs them before those that are read: they do not make room
         num_slots = min(len(run), pool.num_unpinned, max(1, pool.num_slots // SLOT_SHARE))
         counts.not_loaded["no_room"] += len(run) - num_slots
         slots = [slot for _ in range(num_slots) if (slot := pool.allocate(None)) is not None]
-        load = _BlockLoad(run[:num_slots], slots, terms.tenant, key)
+        pool.release(reversed(before))
+        load = BlockLoad(run[:num_slots], slots, terms.tenant, key)
         self._loads |= dict.fromkeys(load.hashes, load)
         return load
 
-    def _read(self, load: _BlockLoad) -> tuple[int, LoadRefusal | None]:
-        """Fill slots in the order of the chain; returns how many, and why not all."""
-        limit_s, folder = self._clock.now() + self._compute_s(len(load.hashes)), tenant_folder(load.tenant)
+    def _read(self, load: BlockLoad, limit_s: float) -> tuple[int, LoadRefusal | None]:
+        """Fill slots in the order of the chain, until ``limit_s`` at most; returns how many, and why not all."""
+        limit_s = min(limit_s, self._clock.now() + self._costs.compute_s(len(load.hashes)))
+        folder = tenant_folder(load.tenant)
         for number, (block_hash, slot) in enumerate(zip(load.hashes, load.slots, strict=True)):
             if number and self._clock.now() > limit_s:
                 return number, "slow"
@@ -276,8 +292,8 @@ class DiskTier:
                 return number, "damaged"
         return len(load.hashes), None
 
-    def _end(self, load: _BlockLoad, num_read: int, refusal: LoadRefusal | None, seconds: float) -> int:
-        pool, counts, num_all, num_loaded = self._kv.tier.pool, self.counts, len(load.hashes), 0
+    def _end(self, load: BlockLoad, num_read: int, refusal: LoadRefusal | None, seconds: float) -> int:
+        pool, counts, num_all, num_loaded = self.kv.tier.pool, self.counts, len(load.hashes), 0
         is_known = self.keys.find(load.tenant) == load.key  # else the tenant was deleted since
         for number in reversed(range(num_all)):  # the last block is the first to be evicted, here and on disk
             block_hash, slot = load.hashes[number], load.slots[number]
@@ -285,7 +301,7 @@ class DiskTier:
             is_sound = number < num_read and is_known and block_hash not in load.revoked
             if is_sound:
                 pool.name(slot, block_hash)
-                self._kv.owners.note(block_hash, load.tenant)
+                self.kv.owners.note(block_hash, load.tenant)
                 self.index.touch(block_hash)
             pool.end_move(slot)
             num_loaded += is_sound
@@ -298,8 +314,7 @@ class DiskTier:
             counts.not_loaded["slow" if refusal == "slow" else "behind"] += num_all - num_read - 1
         if refusal == "damaged" or refusal == "other_key" or refusal == "error":
             self._drop(load.hashes[num_read], refusal)
-        if num_read and seconds > 0:
-            self._rate.observe(num_read * self.block_bytes / seconds)
+        self._costs.observe(num_read, seconds)
         return num_loaded
 
     def _drop(self, block_hash: bytes, reason: DropReason) -> bool:
@@ -317,7 +332,7 @@ class DiskTier:
             if block_hash in self._waiting:
                 del self._waiting[block_hash]
                 self.counts.not_kept["forgotten"] += 1
-            self._is_revoked |= block_hash == self._writing
+            self._is_revoked |= self._writing is not None and self._writing[0] == block_hash
             if block_hash in self._loads:
                 self._loads[block_hash].revoked.add(block_hash)
             known += self._drop(block_hash, "forgotten")
@@ -326,11 +341,15 @@ class DiskTier:
     def forget_tenant(self, tenant: str) -> int:
         """Drop a tenant's key and all of its blocks; the writer removes their files. Returns how many there were."""
         self.keys.forget(tenant)
+        self._is_revoked |= self._writing is not None and self._writing[1] == tenant
+        for block_hash, load in self._loads.items():
+            if load.tenant == tenant:  # also where a late request brings the key again
+                load.revoked.add(block_hash)
         folder = tenant_folder(tenant)
         self._removals.append((None, folder))
-        return self.index.drop_folder(folder)
+        return self.index.hide(folder)
 
-    # -- what routers hear -------------------------------------------------------------------------
+    # -- what others hear --------------------------------------------------------------------------
 
     def __contains__(self, block_hash: bytes) -> bool:
         return block_hash in self.index
@@ -342,23 +361,7 @@ class DiskTier:
     @property
     def load_ratio(self) -> float:
         """Time to load a block over the time to compute it, 1 at most."""
-        tokens_per_s, block_size = self._kv.tier.costs.tokens_per_s, self._info.geometry.block_size
-        return load_ratio(self.block_bytes, block_size, self._rate.value, tokens_per_s)
-
-    # -- the rest ----------------------------------------------------------------------------------
-
-    def _is_worth(self, num_blocks: int) -> bool:
-        """Reading blocks takes less time than computing them, as far as both were measured."""
-        tokens_per_s, num_tokens = self._kv.tier.costs.tokens_per_s, num_blocks * self._info.geometry.block_size
-        num_bytes = num_blocks * self.block_bytes
-        return self._always or is_move_cheaper(num_bytes, num_tokens, self._rate.value, tokens_per_s, 1)
-
-    def _compute_s(self, num_blocks: int) -> float:
-        """Seconds that computing the blocks takes; ``UNKNOWN_S`` before any were measured."""
-        tokens_per_s = self._kv.tier.costs.tokens_per_s
-        if self._always or tokens_per_s is None:
-            return UNKNOWN_S
-        return num_blocks * self._info.geometry.block_size / tokens_per_s
+        return self._costs.load_ratio
 
     def status(self) -> DiskTierStatus:
         num_waiting = len(self._waiting) + (self._writing is not None)
@@ -370,8 +373,8 @@ class DiskTier:
         self.status().check_laws()
 
 
-def load_nothing(token_ids: tuple[int, ...], terms: RequestTerms) -> int:
-    """``DiskTier.load`` without a disk tier."""
+def no_blocks(token_ids: tuple[int, ...], terms: RequestTerms) -> int:
+    """``DiskTier.load`` and ``worth_s`` without a disk tier."""
     return 0
 
 

@@ -23,6 +23,8 @@ class _Copy:
     bit: int
     last: int = 0
     blocks: set[int] = field(default_factory=set)
+    on_disk: dict[int, None] = field(default_factory=dict)
+    """Blocks that disk alone has, in the order in which they came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class PrefixIndex:
         self._remove(copy, changes.removed)
         self._store(copy, changes.stored)
         for tier, names in zip(self._below, (changes.on_host, changes.on_disk), strict=True):
-            self._store(copy, names)
+            self._store(copy, names, is_disk=tier is self._below[1])
             for name in names:
                 if name in copy.blocks:
                     tier[name] = tier.get(name, 0) | copy.bit
@@ -104,20 +106,30 @@ class PrefixIndex:
         below: dict[str, tuple[int, int]] = {}
         left, depth = -1, 0
         on_host, on_disk = self._below
+        run, length = (0, 0), 0  # neighbours mostly are in the same tiers of the same workers: these are walked once
         for name in names:
             have = left & self._workers_of.get(name, 0)
             if depth and have != left:
                 self._note(depths, left & ~have, depth)
             left = have
             if not left:
-                return PrefixMatches(depths, below)
+                break
             depth += 1
             if on_host or on_disk:
-                self._count(below, left & on_host.get(name, 0), 1, 0)
-                self._count(below, left & on_disk.get(name, 0), 0, 1)
-        if depth:
+                tiers = left & on_host.get(name, 0), left & on_disk.get(name, 0)
+                if tiers != run:
+                    self._count_run(below, run, length)
+                    run, length = tiers, 0
+                length += 1
+        self._count_run(below, run, length)
+        if depth and left:
             self._note(depths, left, depth)
         return PrefixMatches(depths, below)
+
+    def _count_run(self, below: dict[str, tuple[int, int]], tiers: tuple[int, int], length: int) -> None:
+        """Blocks that follow on each other, in host memory of some workers and on disk of others."""
+        for workers, num_host, num_disk in ((tiers[0], length, 0), (tiers[1], 0, length)):
+            self._count(below, workers, num_host, num_disk)
 
     def _count(self, below: dict[str, tuple[int, int]], workers: int, num_host: int, num_disk: int) -> None:
         while workers:
@@ -139,15 +151,20 @@ class PrefixIndex:
         copy = self._copies[incarnation] = _Copy(bit)
         return copy
 
-    def _store(self, copy: _Copy, names: Iterable[int]) -> None:
+    def _store(self, copy: _Copy, names: Iterable[int], *, is_disk: bool = False) -> None:
+        """Take blocks in; above the bound those of memory push out what disk alone has."""
         workers_of, blocks, bit = self._workers_of, copy.blocks, copy.bit
         for name in names:
-            if len(blocks) >= self._max_blocks:
-                self.num_left_out += name not in blocks
-                continue
+            if name not in blocks and len(blocks) >= self._max_blocks:
+                self.num_left_out += 1
+                if is_disk or not copy.on_disk:
+                    continue
+                self._remove(copy, (next(iter(copy.on_disk)),))
             blocks.add(name)
             workers_of[name] = workers_of.get(name, 0) | bit
-            self._lift(name, bit)
+            self._lift(copy, name)
+            if is_disk:
+                copy.on_disk[name] = None
 
     def _remove(self, copy: _Copy, names: Iterable[int]) -> None:
         workers_of, blocks, bit = self._workers_of, copy.blocks, copy.bit
@@ -155,15 +172,17 @@ class PrefixIndex:
             if name not in blocks:
                 continue
             blocks.discard(name)
-            self._lift(name, bit)
+            self._lift(copy, name)
             left = workers_of[name] & ~bit
             if left:
                 workers_of[name] = left
             else:
                 del workers_of[name]
 
-    def _lift(self, name: int, bit: int) -> None:
+    def _lift(self, copy: _Copy, name: int) -> None:
         """No lower tier of the worker is the highest that has the block."""
+        bit = copy.bit
+        copy.on_disk.pop(name, None)
         for tier in self._below:
             if (workers := tier.get(name, 0)) & bit:
                 if workers == bit:

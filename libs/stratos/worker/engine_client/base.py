@@ -23,7 +23,7 @@ from stratos.kv_transfer.port.base import DataPort
 STOPPED = "the engine of this worker has stopped"
 MAY_TAKE_LONG = frozenset({"load_adapter", "load_blocks", "prepare_grammar", "cache_changes", "check_weights"})
 """Methods that may take long without anything being wrong."""
-BESIDE_STEPS = MAY_TAKE_LONG | {"match", "pin_adapter"}
+BESIDE_STEPS = MAY_TAKE_LONG | {"disk_worth_s", "match", "pin_adapter"}
 """Methods that do not wait for the step loop."""
 StepCallback = Callable[[StepResult], None]
 
@@ -92,6 +92,9 @@ class EngineClient(ABC):
 
     async def match(self, prompt_ids: tuple[int, ...], adapter_digest: str, cache_salt: bytes) -> int:
         return int(await self._call("match", prompt_ids, adapter_digest, cache_salt))
+
+    async def disk_worth_s(self, token_ids: tuple[int, ...], terms: RequestTerms) -> float:
+        return float(await self._call("disk_worth_s", token_ids, terms))
 
     async def load_blocks(self, token_ids: tuple[int, ...], terms: RequestTerms) -> int:
         return int(await self._call("load_blocks", token_ids, terms))

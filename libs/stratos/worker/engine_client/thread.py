@@ -75,6 +75,7 @@ class ThreadEngine(EngineClient):
             "prepare_grammar": ThreadPoolExecutor(1, "grammar-compile"),
             "check_weights": ThreadPoolExecutor(1, "weight-check"),  # of no lower priority: steps wait for its lock
             "cache_changes": ThreadPoolExecutor(1, "cache-changes"),
+            "disk_worth_s": looks,
             "match": looks,
             "pin_adapter": looks,
         }
@@ -99,9 +100,11 @@ class ThreadEngine(EngineClient):
         if self._thread.ident is not None:
             await asyncio.to_thread(self._thread.join)
         if self._engine.disk is not None:
-            self._engine.disk.close()
+            self._engine.disk.stop()
         for pool in (*self._pools.values(), self._writer):
             pool.shutdown(wait=True)
+        if self._engine.disk is not None:
+            self._engine.disk.close()
         if self._failed is not None:
             self._failed.cancel()
 

@@ -198,3 +198,38 @@ def test_parts_of_a_dump_have_every_tier_once() -> None:
     assert index.match(range(1, 8)) == PrefixMatches({"w": 7}, {"w": (3, 1)})
     (only,) = CacheChanges(after=3, last=5, removed=(1,)).parts(2)
     assert (only.removed, only.after) == ((1,), 3)
+
+
+def test_blocks_of_memory_push_out_what_disk_alone_has() -> None:
+    """A disk holds more than a router remembers; what a worker computes is known all the same."""
+    index = PrefixIndex(max_blocks=4)
+    assert index.apply("w", CacheChanges(after=0, last=1, is_dump=True, on_disk=(1, 2, 3, 4, 5)))
+    assert index.blocks_of("w") == {1, 2, 3, 4}
+    assert index.apply("w", CacheChanges(after=1, last=2, stored=(6, 7)))
+    assert index.apply("w", CacheChanges(after=2, last=3, on_disk=(8,)))
+    assert index.blocks_of("w") == {3, 4, 6, 7}
+    assert index.match([6, 7]) == PrefixMatches({"w": 2}, {})
+    assert index.match([3, 4, 6]) == PrefixMatches({"w": 3}, {"w": (0, 2)})
+    assert index.num_left_out == 4
+
+
+def test_a_block_that_a_full_copy_has_on_disk_is_known_to_be_back_on_the_device() -> None:
+    index = PrefixIndex(max_blocks=2)
+    assert index.apply("w", CacheChanges(after=0, last=1, is_dump=True, on_host=(1,), on_disk=(2,)))
+    assert index.match([1, 2]) == PrefixMatches({"w": 2}, {"w": (1, 1)})
+    assert index.apply("w", CacheChanges(after=1, last=2, stored=(1, 2)))
+    assert index.match([1, 2]) == PrefixMatches({"w": 2}, {})
+
+
+def test_tiers_of_a_chain_are_counted_for_each_worker_however_they_alternate() -> None:
+    """By a walk through the names of each worker."""
+    index, chain = PrefixIndex(max_blocks=100), list(range(1, 25))
+    tiers = {f"w{number}": [(number * place) % 3 for place in chain[: 24 - number]] for number in range(4)}
+    for name, places in tiers.items():
+        device, host, disk = (tuple(b for b, tier in zip(chain, places, strict=False) if tier == k) for k in range(3))
+        changes = CacheChanges(after=0, last=1, stored=device, is_dump=True, on_host=host, on_disk=disk)
+        assert index.apply(name, changes)
+    matches = index.match(chain)
+    assert matches.depths == {name: len(places) for name, places in tiers.items()}
+    counted = {name: (places.count(1), places.count(2)) for name, places in tiers.items()}
+    assert matches.below == {name: counts for name, counts in counted.items() if counts != (0, 0)}
