@@ -86,7 +86,7 @@ test-thorough: setup ## Property tests with all their examples, and what is slow
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) -m slow tests $(TESTS)
 
 speculation: setup ## The whole matrix in which drafts must change no bit, planted errors included: an hour of one core
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) -m "matrix or slow or not slow" tests/conformance/test_speculation.py tests/unit/engine/speculation $(TESTS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) -m "matrix or slow or not slow" tests/conformance/test_speculation.py tests/unit/engine/speculation tests/integration/platform/test_drafting_fleet.py $(TESTS)
 
 test-integration: setup ## Tests with real processes and real gRPC
 	@$(BIN)/python -m pytest tests/integration tests/conformance $(TESTS)

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from scripts.bench.harness import MODEL, by_turns, flag, run_bench, show
 from scripts.demo.demo_corpus import build_corpus
@@ -34,9 +34,11 @@ PROMPT, OUTPUT = 300, 64
 LOADS = ("edit", "code", "random")
 
 
-def load(folder: Path, pool_mib: int) -> TorchRunner:
+def load(folder: Path, pool_mib: int, quantization: Literal["auto", "int4"] = "auto") -> TorchRunner:
     """A runner of one thread."""
-    return TorchRunner.load(RunnerConfig(model_path=folder, num_threads=1, kv_pool_bytes=pool_mib << 20))
+    return TorchRunner.load(
+        RunnerConfig(model_path=folder, num_threads=1, kv_pool_bytes=pool_mib << 20, quantization=quantization)
+    )
 
 
 def prompts(load: str, count: int) -> list[list[int]]:
@@ -167,7 +169,7 @@ def compare(arms: dict[str, Arm], load: str, num_streams: int, temperature: floa
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """All loads, for each number of streams."""
     PLANNERS.watch()
-    draft = load(args.draft, args.pool_mib)
+    draft: TorchRunner | None = None
     arms = {"off": Arm(load(args.target, args.pool_mib), SpeculationConfig(method="off"))}
     for name in args.methods.split(","):
         method, _, count = name.partition(":")
@@ -175,6 +177,10 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
             speculation = SpeculationConfig(method=method, num_speculative_tokens=int(count), is_adaptive=False)
         else:
             speculation = SpeculationConfig(method=method)
+        if method == "self":
+            draft = load(args.target, args.pool_mib, "int4")
+        elif method == "draft":
+            draft = load(args.draft, args.pool_mib)
         arms[name] = Arm(load(args.target, args.pool_mib), speculation, draft)
     rows = [
         compare(arms, load, num_streams, temperature, args.rounds)
@@ -193,7 +199,9 @@ if __name__ == "__main__":
         flag("--target", type=Path, default=MODEL, help="folder of the target"),
         flag("--draft", type=Path, default=MODEL.parent / "draft", help="folder of the draft model"),
         flag(
-            "--methods", default="ngram,suffix,draft", help="compared with none; draft:4 runs 4 tokens, paying or not"
+            "--methods",
+            default="ngram,suffix,draft,self",
+            help="compared with none; draft:4 runs 4 tokens, paying or not",
         ),
         flag("--temperatures", default="0,1", help="of the streams"),
         flag("--streams", default="1,8,32", help="streams at once"),

@@ -26,18 +26,22 @@ from tests.support.paths import BASE_MODEL
 from tests.support.worlds.plan_driver import load_runner
 from tests.support.worlds.speculation_matrix import SITUATIONS, Engines, Run, differences, requests
 
-METHODS, COUNTS, WEIGHTS = ("ngram", "suffix", "draft"), (1, 4, 8, 0), ("auto", "int8", "int8 kv")
+METHODS, COUNTS, WEIGHTS = ("ngram", "suffix", "draft", "self"), (1, 4, 8, 0), ("auto", "int8", "int8 kv")
 SETTINGS: dict[str, dict[str, str]] = {
     "auto": {},
     "int8": {"quantization": "int8"},
     "int8 kv": {"kv_dtype": "int8"},
     "draft": {},
+    "self": {"quantization": "int4"},
 }
+DRAFTS = {"draft": BASE_MODEL.parent / "draft", "self": BASE_MODEL}
+"""Folders of the models that draft."""
 FEW = [
     ("auto", "ngram", 8, "batch"),
     ("auto", "suffix", 4, "preempted"),
     ("auto", "draft", 1, "handed off"),
     ("int8", "draft", 0, "taken on"),
+    ("auto", "self", 0, "drained"),
 ]
 GRID = pairwise(WEIGHTS, METHODS, COUNTS, SITUATIONS)
 PAIRS = [row.values for row in GRID if not row.marks and row.values not in FEW]
@@ -59,10 +63,9 @@ def runner_of() -> Callable[[str], TorchRunner]:
 
     def get(weights: str) -> TorchRunner:
         if weights not in made:
-            folder = BASE_MODEL.parent / "draft" if weights == "draft" else BASE_MODEL
             settings = SETTINGS[weights.removesuffix(" source")]
-            made[weights] = load_runner(folder, kv_pool_bytes=16 << 20, **settings)
-            for files in adapters() if weights != "draft" else ():
+            made[weights] = load_runner(DRAFTS.get(weights, BASE_MODEL), kv_pool_bytes=16 << 20, **settings)
+            for files in adapters() if weights not in DRAFTS else ():
                 made[weights].load_adapter(files)
         return made[weights]
 
@@ -86,7 +89,8 @@ def without(runner_of: Callable[[str], TorchRunner]) -> Callable[[str, str], Run
 
 def assert_equal(runner_of: Callable, without: Callable, case: tuple[str, str, int, str]) -> None:
     weights, method, count, situation = case
-    engines = Engines(runner_of(weights), runner_of("draft"), runner_of(f"{weights} source"), method, count)
+    draft = runner_of(method if method in DRAFTS else "draft")
+    engines = Engines(runner_of(weights), draft, runner_of(f"{weights} source"), method, count)
     after = SITUATIONS[situation](engines, all_requests())
     assert differences(without(weights, situation), after) == []
     assert after.num_drafted > 0
@@ -112,9 +116,9 @@ def test_the_rest_of_the_matrix(runner_of: Callable, without: Callable, case: tu
 # -- planted errors ----------------------------------------------------------------------------------
 
 
-def let_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong token is let through, once in 20 rows."""
-    original, rows = step_tracker.accepted_runs, itertools.count(1)
+def let_through(monkeypatch: pytest.MonkeyPatch, one_in: int = 20) -> list[int]:
+    """A wrong token is let through, once in so many rows with one; returned are the rows in which it was."""
+    original, rows, planted = step_tracker.accepted_runs, itertools.count(1), list[int]()
 
     def wrong(step, tokens):
         whole = {
@@ -122,11 +126,13 @@ def let_through(monkeypatch: pytest.MonkeyPatch) -> None:
         }
         runs = original(step, tokens)
         for seq_id, run in runs.items():
-            if next(rows) % 20 == 0 and len(whole[seq_id]) > len(run):
+            if len(whole[seq_id]) > len(run) and (row := next(rows)) % one_in == 0:
                 run.append(whole[seq_id][len(run)])
+                planted.append(row)
         return runs
 
     monkeypatch.setattr(step_tracker, "accepted_runs", wrong)
+    return planted
 
 
 def keep_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,6 +185,13 @@ def penalise_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GenerationTable, "row", wrong)
 
 
+def engines_with_errors(runner_of: Callable, without: Callable) -> Engines:
+    """Engines whose drafts are right twice and then wrong: each row has a rejected token."""
+    streams = {place: outcome.ids for place, outcome in without("auto", "batch").choices.items()}
+    proposer = KnowingProposer(streams, 4096, error=1, num_right=2)
+    return Engines(runner_of("auto"), runner_of("draft"), runner_of("auto source"), "ngram", 8, proposer)
+
+
 @pytest.mark.parametrize(
     ("plant", "noticed"),
     [
@@ -191,11 +204,20 @@ def penalise_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_planted_error_is_noticed(
     runner_of: Callable, without: Callable, monkeypatch: pytest.MonkeyPatch, plant: Callable, noticed: str
 ) -> None:
-    before = without("auto", "batch")
-    streams = {place: outcome.ids for place, outcome in before.choices.items()}
-    proposer = KnowingProposer(streams, 4096, error=1, num_right=2)
-    engines = Engines(runner_of("auto"), runner_of("draft"), runner_of("auto source"), "ngram", 8, proposer)
+    before, engines = without("auto", "batch"), engines_with_errors(runner_of, without)
     assert differences(before, SITUATIONS["batch"](engines, all_requests())) == []
     plant(monkeypatch)
     found = differences(before, SITUATIONS["batch"](engines, all_requests()))
     assert any(text.startswith(noticed) for text in found), found
+
+
+@pytest.mark.slow
+def test_a_wrong_token_once_in_a_thousand_rows_is_noticed(
+    runner_of: Callable, without: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches that it was not in are as without drafts, and the first that it was in is not."""
+    before, engines = without("auto", "batch"), engines_with_errors(runner_of, without)
+    planted = let_through(monkeypatch, one_in=1000)
+    while not planted:
+        found = differences(before, SITUATIONS["batch"](engines, all_requests()))
+        assert bool(found) is bool(planted), found

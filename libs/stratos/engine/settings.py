@@ -24,9 +24,10 @@ CPU_TOKEN_BUDGET, GPU_TOKEN_BUDGET = 512, 2048
 class SpeculationConfig:
     """Drafted tokens that a pass verifies beside the one it computes anyway; no token of a stream changes by it."""
 
-    method: Literal["auto", "off", "ngram", "suffix", "draft"] = "auto"
+    method: Literal["auto", "off", "ngram", "suffix", "draft", "self"] = "auto"
     """Who drafts: "ngram" takes what followed the last tokens when the request had them before, "suffix" also when
-    others of its tenant had, "draft" is a small model. On a CPU alone; "auto" is "ngram" there and "off" elsewhere."""
+    others of its tenant had, "draft" is a small model, "self" the model itself with int4 weights. On a CPU alone;
+    "auto" is "ngram" there and "off" elsewhere."""
     model_path: Path | None = None
     """Folder of the draft model for the method "draft"; its vocabulary is the model's."""
     num_speculative_tokens: Annotated[int, Interval(ge=1, le=16)] = 8

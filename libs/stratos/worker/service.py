@@ -42,13 +42,13 @@ from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.engine_client.factory import make_thread_engine
 from stratos.worker.engine_client.own_thread import run_in_own_thread
 from stratos.worker.engine_client.process import ProcessEngine
+from stratos.worker.engine_client.warm_up import warm_up_engine
 from stratos.worker.handoff.source_servicer import SourceServicer
 from stratos.worker.health.prober import Prober, expected_digest
 from stratos.worker.health.self_check import SelfCheck
 from stratos.worker.model_source import ModelSource
 from stratos.worker.settings import WorkerSettings
 from stratos.worker.status import StatusFeed, StatusServicer, StatusVersions
-from stratos.worker.warm_up import warm_up_engine
 from stratos.worker.wiring import OpenWorker, wire_worker
 
 PROBE_INTERVAL_S = 1.0

@@ -13,6 +13,7 @@ from stratos.reproduce.record.conditions import RowConditions, RowForm
 from tests.support.paths import ROOT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [row for row in ROWS if row.starts_processes], ids=lambda row: row.name)
 def test_a_row_of_processes_measures_and_names_its_command(row: ReproducedRow, tmp_path: Path) -> None:
     found = measure_row(row, RowConditions(form=RowForm.SMOKE, model=ROOT / "models" / "base", folder=tmp_path))

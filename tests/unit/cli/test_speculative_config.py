@@ -16,6 +16,7 @@ def test_it_sets_workers():
         "SCHEDULER__SPECULATION__METHOD": "ngram",
         "SCHEDULER__SPECULATION__NUM_SPECULATIVE_TOKENS": "4",
     }
+    assert parse_speculative_config('{"method": "self"}') == {"SCHEDULER__SPECULATION__METHOD": "self"}
 
 
 @pytest.mark.parametrize(
@@ -23,8 +24,8 @@ def test_it_sets_workers():
     [
         ("ngram", "JSON object"),
         ("[1]", "JSON object"),
-        ("{}", "needs one of the methods auto, off, ngram, suffix, draft, not null"),
-        ('{"method": "self", "model": "/m"}', '"self", which is not there yet'),
+        ("{}", "needs one of the methods auto, off, ngram, suffix, draft, self, not null"),
+        ('{"method": "self", "model": "/m"}', "has model, which is not known with this method"),
         ('{"method": "draft", "model": "/no/such"}', 'the folder of a draft model, not "/no/such"'),
         ('{"method": "draft"}', "the folder of a draft model, not null"),
         ('{"method": "draft", "model": 7}', "the folder of a draft model, not 7"),

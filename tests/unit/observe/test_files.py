@@ -13,6 +13,7 @@ from stratos.observe.dashboards.pages import DASHBOARDS
 from stratos.observe.grafana import grafana_json
 from stratos.observe.local_prometheus import MISSING, find_prometheus, target
 from stratos.observe.rule_files import rule_groups
+from tests.support.paths import ROOT
 
 
 def test_the_committed_files_are_made_of_the_tables() -> None:
@@ -52,3 +53,8 @@ def test_without_prometheus_the_reason_is_said() -> None:
 def test_a_target_has_the_labels_that_queries_use() -> None:
     labels = {"component": "decode-worker", "instance": "decode-0", "release": "local"}
     assert target("decode-0", "decode_worker", "127.0.0.1:9") == {"targets": ["127.0.0.1:9"], "labels": labels}
+
+
+def test_the_readme_counts_dashboards_and_alerts() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"{len(DASHBOARDS)} dashboards, {len(ALERTS)} alerts" in text

@@ -19,13 +19,20 @@ from tests.support.paths import ROOT
 CPU_ROWS = [row for row in ROWS if not row.needs_gpu and not row.starts_processes]
 SIMULATED = ("kv-concurrency", "block-table", "queueing", "replicas", "policies", "prefill-decode", "promises")
 
+LONG = ("adapters", "all-on", "kv-concurrency", "open-loop", "peers", "policies")
+"""Rows that take seconds even so; others of their kinds do not."""
+
+
+def marked(row: ReproducedRow) -> Any:
+    return pytest.param(row, id=row.name, marks=[pytest.mark.slow] if row.name in LONG else [])
+
 
 def smoke(row: ReproducedRow, folder: Path) -> dict[str, Any]:
     conditions = RowConditions(form=RowForm.SMOKE, seed=3, model=ROOT / "models" / "base", folder=folder)
     return measure_row(row, conditions)
 
 
-@pytest.mark.parametrize("row", CPU_ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [marked(row) for row in CPU_ROWS])
 def test_a_row_answers_claims_and_names_its_command(row: ReproducedRow, tmp_path: Path) -> None:
     found = smoke(row, tmp_path)
     assert json.loads(json.dumps(found)) == found

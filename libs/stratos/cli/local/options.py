@@ -32,8 +32,7 @@ _WORKERS = re.compile(r"(.+)=(\d{1,3})\+(\d{1,3})(?::([1-9]\d{0,6})MiB)?\Z", re.
 MODEL_FLAG = "--model"
 WORKERS_FLAG = "--workers"
 SPECULATIVE_FLAG = "--speculative-config"
-METHODS = ("auto", "off", "ngram", "suffix", "draft")
-PLANNED_METHODS = ("self",)
+METHODS = ("auto", "off", "ngram", "suffix", "draft", "self")
 MAX_DRAFTED_TOKENS = 16
 
 
@@ -213,8 +212,6 @@ def parse_speculative_config(text: str) -> dict[str, str]:
     if not isinstance(fields, dict):
         raise _bad_drafts('must be a JSON object such as {"method": "ngram"}')
     method, count = fields.pop("method", None), fields.pop("num_speculative_tokens", "auto")
-    if method in PLANNED_METHODS:
-        raise _bad_drafts(f'has the method "{method}", which is not there yet; there is "draft"')
     if method not in METHODS:
         raise _bad_drafts(f"needs one of the methods {', '.join(METHODS)}, not {json.dumps(method)}")
     settings = {"SCHEDULER__SPECULATION__METHOD": method}

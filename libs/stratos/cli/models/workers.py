@@ -14,7 +14,7 @@ from pathlib import Path
 from stratos.cli.data.digests import digest_of
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
-from stratos.cli.local.options import UpOptions
+from stratos.cli.local.options import UpOptions, parse_speculative_config
 from stratos.cli.local.platform import LocalPlatform
 from stratos.cli.local.preflight import check_checkpoint
 from stratos.cli.models.pools import ModelPools
@@ -27,7 +27,7 @@ from stratos.core.fleet import Fleet
 from stratos.engine.settings import DiskTierConfig
 from stratos.engine.sizing.machine import read_machine
 from stratos.rpc.clients.router import RouterClient
-from stratos.selfcheck.machine.sizing import WorkerAsk, plan_workers
+from stratos.selfcheck.machine.sizing import WorkerAsk, WorkerEngineSettings, plan_workers
 from stratos.store.models.model_record import ModelRecord
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.follower import SnapshotFollower
@@ -54,7 +54,9 @@ def fitted(options: UpOptions) -> tuple[UpOptions, str]:
         kv_pool_bytes=options.kv_pool_bytes,
         host_pool_bytes=DiskTierConfig().staging_bytes if options.kv_disk_gib else 0,
     )
-    plan, text = plan_workers(ask, read_machine(), os.environ)
+    drafts = parse_speculative_config(options.speculative_config)
+    flags = {f"{WorkerEngineSettings.env_prefix}{name}": value for name, value in drafts.items()}
+    plan, text = plan_workers(ask, read_machine(), flags | os.environ)
     sizes = {"dtype": plan.dtype, "kv_pool_bytes": plan.kv_pool_bytes, "max_model_len": plan.max_model_len}
     return replace(options, **sizes, asked_dtype=dtype), text  # type: ignore[arg-type]
 

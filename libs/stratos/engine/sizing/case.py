@@ -84,7 +84,8 @@ class SizingCase:
         transient = max(activations, loading)  # no step runs while weights are read
         parts = {"weights": need.weight_bytes(dtype), "run-time and activations": runtime + transient}
         if self.draft is not None:
-            parts["draft model and its KV"] = self.draft.weight_bytes("float32") + self.draft_pool_bytes
+            weights = self.draft.weight_bytes(self.draft_dtype(dtype))
+            parts["draft model and its KV"] = weights + self.draft_pool_bytes(dtype)
         name = STAGING_RINGS if self.room.is_gpu else "staging and host pool"
         return parts | ({name: self.held_bytes} if self.held_bytes else {})
 
@@ -97,12 +98,15 @@ class SizingCase:
         copies = 0 if self.room.is_gpu else min(self.config.host_adapter_bytes, number * one)
         return (number + LOADING_ADAPTERS) * one + copies
 
-    @property
-    def draft_pool_bytes(self) -> int:
+    def draft_dtype(self, dtype: str) -> str:
+        """Type that the draft model counts in beside a model in ``dtype``: small ones become float32."""
+        return dtype if self.scheduler.speculation.method == "self" else "float32"
+
+    def draft_pool_bytes(self, dtype: str) -> int:
         """KV pool of the draft model: a batch of sequences of the expected length."""
         if self.draft is None:
             return 0
-        return self.scheduler.max_num_seqs * EXPECTED_TOKENS * self.draft.token_bytes("float32")
+        return self.scheduler.max_num_seqs * EXPECTED_TOKENS * self.draft.token_bytes(self.draft_dtype(dtype))
 
     def _graph_bytes(self) -> int:
         """Memory of captured decode steps; those with adapters have graphs of their own."""

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
+from stratos.common.errors import InvalidCheckpoint
+from stratos.core.files.model_files import read_json
+from stratos.engine.checkpoint.model_config import parse_decoder_config
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.sizing.case import CPU_RUNTIME_BYTES, EXPECTED_TOKENS, Room, SizingCase
 from stratos.engine.sizing.device import keeps_codes
 from stratos.engine.sizing.machine import Machine
 from stratos.engine.sizing.need import ModelNeed, read_need
 from stratos.engine.sizing.plan import EnginePlan, plan_engine
+
+SELF_SCHEME: Literal["int4"] = "int4"
+"""What the method "self" quantises the model's own weights to."""
+SMALL_SCHEMES = ("int4", "mxfp4", "nf4")
+"""Schemes at load of which that is no smaller copy."""
 
 
 def cpu_room(machine: Machine, num_sharers: int = 1, taken_bytes: int = 0) -> Room:
@@ -44,32 +53,61 @@ def plan_of(config: RunnerConfig, scheduler: SchedulerConfig, room: Room, transp
     is_kept = keeps_codes(config, is_gpu=room.is_gpu)
     need = read_need(config.model_folder(), config.quantization, keeps_codes=is_kept)
     case = SizingCase(need=need, room=room, config=config, scheduler=scheduler, transport_bytes=transport_bytes)
-    return plan_engine(replace(case, draft=draft_need(scheduler, keeps_codes=is_kept)))
+    draft = draft_need(config, scheduler, is_gpu=room.is_gpu, keeps_codes=is_kept)
+    return plan_engine(replace(case, draft=draft))
 
 
-def draft_need(scheduler: SchedulerConfig, *, keeps_codes: bool) -> ModelNeed | None:
+def draft_need(
+    config: RunnerConfig, scheduler: SchedulerConfig, *, is_gpu: bool = False, keeps_codes: bool
+) -> ModelNeed | None:
     """Sizes of the draft model, which runs where its model does; ``None`` where there is none.
 
     Raises:
-        InvalidCheckpoint: its folder cannot be read.
+        InvalidCheckpoint: its folder cannot be read, or the model has no smaller copy of itself.
     """
     speculation = scheduler.speculation
+    if speculation.method == "self":
+        _check_self(config, is_gpu=is_gpu)
+        return read_need(config.model_folder(), SELF_SCHEME, keeps_codes=keeps_codes)
     if speculation.method != "draft" or speculation.model_path is None:
         return None
     return read_need(speculation.model_path, keeps_codes=keeps_codes)
 
 
+def _check_self(config: RunnerConfig, *, is_gpu: bool) -> None:
+    """Raise ``InvalidCheckpoint`` where weights in int4 cannot draft for the model."""
+    if is_gpu:
+        raise InvalidCheckpoint("the method self drafts with int4 weights, which run on CPUs alone")
+    if config.quantization in SMALL_SCHEMES:
+        raise InvalidCheckpoint(
+            f"the method self drafts with int4 weights, and the model's are {config.quantization}: a draft is smaller"
+        )
+    model = parse_decoder_config(read_json(config.model_folder() / "config.json"))
+    if model.quantisation is not None or model.has_coded_experts:
+        stored = "coded experts" if model.quantisation is None else model.quantisation.label
+        raise InvalidCheckpoint(f"the method self quantises float weights, and the checkpoint stores {stored}")
+
+
 def draft_config(config: RunnerConfig, scheduler: SchedulerConfig) -> RunnerConfig | None:
-    """Settings of the draft model's runner beside a model with ``config``; ``None`` where there is none."""
-    need = draft_need(scheduler, keeps_codes=False)  # KV alone is sized, which no scheme changes
+    """Settings of the draft model's runner beside a model with ``config``; ``None`` where there is none.
+
+    Raises:
+        InvalidCheckpoint: as ``draft_need``.
+    """
+    need = draft_need(config, scheduler, keeps_codes=False)  # KV alone is sized, which no scheme changes
     if need is None:
         return None
-    pool_bytes = scheduler.max_num_seqs * EXPECTED_TOKENS * need.token_bytes("float32")
+    is_self = scheduler.speculation.method == "self"
+    dtype = config.dtype if is_self or config.dtype == "float32" else "auto"
+    token_bytes = need.token_bytes("float32" if dtype == "auto" else dtype)
     return RunnerConfig(
-        model_path=scheduler.speculation.model_path,
-        dtype="float32" if config.dtype == "float32" else "auto",
+        model_path=config.model_path if is_self else scheduler.speculation.model_path,
+        model_digest=config.model_digest if is_self else "",
+        quantization=SELF_SCHEME if is_self else "auto",
+        dtype=dtype,
         block_size=config.block_size,
-        kv_pool_bytes=pool_bytes,
+        kv_pool_bytes=scheduler.max_num_seqs * EXPECTED_TOKENS * token_bytes,
+        max_model_len=config.max_model_len if is_self else 0,
         num_threads=config.num_threads,
         native_isa=config.native_isa,
         max_resident_adapters=0,

@@ -93,7 +93,7 @@ def plan_engine(case: SizingCase) -> EnginePlan:
             SizingChoice("weights", size(need.weight_bytes(dtype)), _why_weights(need)),
             SizingChoice("KV pool", size(pool), f"{pool // token_bytes:,} tokens of {size(token_bytes)}; {why_pool}"),
             *_adapter_choice(case, dtype, adapters),
-            *_draft_choice(case),
+            *_draft_choice(case, dtype),
             *_staging_choice(case),
             SizingChoice("context", f"{longest:,}", why_len),
         ),
@@ -130,11 +130,16 @@ def _adapter_choice(case: SizingCase, dtype: str, num_bytes: int) -> tuple[Sizin
     return (SizingChoice("adapters", size(num_bytes), why),)
 
 
-def _draft_choice(case: SizingCase) -> tuple[SizingChoice, ...]:
-    if not case.draft_pool_bytes:
+def _draft_choice(case: SizingCase, dtype: str) -> tuple[SizingChoice, ...]:
+    pool, draft = case.draft_pool_bytes(dtype), case.draft
+    if draft is None or not pool:
         return ()
     why = f"{case.scheduler.max_num_seqs} sequences of {EXPECTED_TOKENS:,}, apart from the KV pool"
-    return (SizingChoice("KV of drafts", size(case.draft_pool_bytes), why),)
+    weights = size(draft.weight_bytes(case.draft_dtype(dtype)))
+    return (
+        SizingChoice("draft model", weights, "read beside the model"),
+        SizingChoice("KV of drafts", size(pool), why),
+    )
 
 
 def _staging_choice(case: SizingCase) -> tuple[SizingChoice, ...]:

@@ -27,6 +27,8 @@ MAX_BLIND_GAP = 4
 """Tokens between two looks where there was no guess: a copy may begin at any token, and pays from its first on."""
 MAX_LOOK_S = 1.0
 """A proposer that takes longer is not asked for these sequences again."""
+FIRST_REST_S, LONGEST_REST_S = 10.0, 600.0
+"""Time without a look after one that failed, twice as long each time: else each new request pays for the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Drafting:
         self._clock = clock
         self._known: dict[int, Sequence] = {}
         self._counts: list[DraftCount] = []
+        self._rest_s, self._rests_until_s = FIRST_REST_S, float("-inf")
 
     def take_counts(self) -> list[DraftCount]:
         """Counts of what was cut, or failed, since they were taken last."""
@@ -126,6 +129,8 @@ class Drafting:
 
     def _asked(self, asks: list[DraftAsk], load: StepLoad) -> list[Offer]:
         """Drafts of the proposer."""
+        if self._clock.now() < self._rests_until_s:
+            return []
         asks, lengths = self._affordable(asks, load)
         if not asks or not self._look_ahead(asks):
             return []
@@ -162,9 +167,15 @@ class Drafting:
         except Exception:
             _log.exception("the proposer of drafts failed; the requests go on without them")
             is_well = False
-        for ask in () if is_well else asks:
+        if is_well:
+            self._rest_s = FIRST_REST_S
+            return True
+        for ask in asks:
             self._fail(ask)
-        return is_well
+        if self._lengths is not None:
+            self._rests_until_s = self._clock.now() + self._rest_s
+            self._rest_s = min(2 * self._rest_s, LONGEST_REST_S)
+        return False
 
     def _proposed(self, ask: DraftAsk) -> tuple[int, ...]:
         """Checked tokens of the proposer; one that fails is not asked for this sequence again."""

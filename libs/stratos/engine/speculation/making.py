@@ -14,6 +14,11 @@ from stratos.engine.speculation.ngram import NgramProposer
 from stratos.engine.speculation.proposer import Proposer
 from stratos.engine.speculation.suffix import SuffixProposer
 
+_NO_DRAFT = {
+    "draft": "the method draft needs a draft model: set speculation.model_path to its folder",
+    "self": "the method self needs an engine that loads weights: it drafts with a copy of them in int4",
+}
+
 
 def make_proposer(
     config: SchedulerConfig, runner: Runner, draft: Runner | None = None, clock: Clock | None = None
@@ -23,7 +28,7 @@ def make_proposer(
     Args:
         config: its ``speculation`` says which.
         runner: of the target.
-        draft: of the draft model, where the method is "draft".
+        draft: of the draft model, where the method is "draft" or "self".
         clock: times the draft model.
 
     Raises:
@@ -35,12 +40,12 @@ def make_proposer(
     check_speculation(runner, config)
     if method == "suffix":
         return SuffixProposer()
-    if method != "draft":
+    if method not in ("draft", "self"):
         return NgramProposer()
     if draft is None:
-        raise InvalidCheckpoint("the method draft needs a draft model: set speculation.model_path to its folder")
+        raise InvalidCheckpoint(_NO_DRAFT[method])
     check_draft(runner, draft)
-    return ModelProposer(draft, clock or SystemClock())
+    return ModelProposer(draft, clock or SystemClock(), method)
 
 
 def check_speculation(runner: Runner, config: SchedulerConfig) -> None:

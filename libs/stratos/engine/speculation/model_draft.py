@@ -1,4 +1,4 @@
-"""Drafts by a small model, which draws with the request's own noise: so it often draws what the target will.
+"""Drafts by a cheaper model, which draws with the request's own noise: so it often draws what the target will.
 
 It has a runner and a KV pool of its own, a group apart from the target's blocks: nothing of it is handed off, cached
 or preempted.  A sequence without room there has no drafts.  A draft's KV is kept as far as its tokens were accepted;
@@ -51,14 +51,14 @@ class ModelProposer(Proposer):
     Args:
         runner: of the draft model, whose vocabulary is the target's.
         clock: times its passes.
+        name: of the method in metrics: "draft", or "self" where the model is the target with fewer bits.
     """
 
-    name = "draft"
     max_gap = 128
     is_costly = True
 
-    def __init__(self, runner: Runner, clock: Clock) -> None:
-        self._runner, self._clock = runner, clock
+    def __init__(self, runner: Runner, clock: Clock, name: str = "draft") -> None:
+        self._runner, self._clock, self.name = runner, clock, name
         info = runner.info
         self._blocks = BlockManager(info.num_blocks, info.geometry.block_size, enable_prefix_cache=False)
         self._max_len = info.max_model_len

@@ -17,7 +17,7 @@ from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeRunner
 from stratos.engine.settings import RunnerConfig
 from stratos.engine.sizing.device import device_choices, keeps_codes, kernels_choice
-from stratos.engine.sizing.fit import draft_config
+from stratos.engine.sizing.fit import draft_config, fitted
 from stratos.engine.sizing.machine import read_machine
 from stratos.engine.sizing.need import read_need
 from stratos.engine.sizing.plan import EnginePlan
@@ -64,20 +64,19 @@ def make_engine(settings: WorkerSettings) -> EngineCore:
         runner = FakeRunner.load(settings.engine_fake) if settings.engine == "fake" else _torch_runner(settings)
     except InvalidCheckpoint as error:
         raise InvalidCheckpoint(error.message) from None  # the message is complete; its cause would print a traceback
-    proposer = make_proposer(settings.steps, runner, _draft_runner(settings))
+    proposer = make_proposer(settings.steps, runner, _draft_runner(settings, runner))
     return EngineCore(runner, settings.steps, proposer=proposer, disk=settings.disk_tier)
 
 
-def _draft_runner(settings: WorkerSettings) -> Runner | None:
+def _draft_runner(settings: WorkerSettings, target: Runner) -> Runner | None:
     """The runner of the draft model, where the settings name one for an engine that has it."""
     if settings.engine == "fake" or settings.device == "cuda":
         return None
-    config = draft_config(settings.runner, settings.steps)
-    if config is None:
-        return None
     from stratos.engine.runner.torch_runner import TorchRunner
 
-    return TorchRunner.load(config, settings.device)
+    assert isinstance(target, TorchRunner)
+    config = draft_config(fitted(settings.runner, target.plan), settings.steps)
+    return None if config is None else TorchRunner.load(config, settings.device)
 
 
 def _torch_runner(settings: WorkerSettings) -> Runner:

@@ -12,7 +12,7 @@ from stratos.common.clock import Clock
 from stratos.common.errors import StratosError
 from stratos.engine.contract.results import StepResult
 from stratos.worker.engine_client.base import EngineClient
-from stratos.worker.warm_up import add_probe
+from stratos.worker.engine_client.warm_up import add_probe
 
 _log = logging.getLogger(__name__)
 

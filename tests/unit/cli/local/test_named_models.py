@@ -33,7 +33,7 @@ def test_a_reference_to_the_registry_stays_one_and_its_name_is_the_models() -> N
 
 
 def test_workers_of_a_published_model_get_its_reference_and_the_cache(tmp_path: Path) -> None:
-    paths = RunPaths(workers_folder=tmp_path, shm_path=tmp_path, work_path=tmp_path)
+    paths = RunPaths(workers_folder=tmp_path, shm_path=tmp_path, work_path=tmp_path, kv_path=tmp_path)
     options = MAKE(model_path=Path("/cache/x"), source="registry:draft@aa", data_dir=tmp_path)
     settings = worker_settings("decode-0", options, Endpoints(), paths)
     assert settings["MODEL__SOURCE"] == "registry:draft@aa"

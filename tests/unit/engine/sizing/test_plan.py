@@ -41,7 +41,7 @@ def test_a_draft_model_and_its_kv_are_planned_before_the_pool() -> None:
     draft = replace(SMALL, num_weights=1_100_000, kv_elements=384)
     case = SizingCase(need=SMALL, room=LAPTOP, config=runner_config(), scheduler=SchedulerConfig(), draft=draft)
     pool = 64 * 1024 * 384 * 4
-    assert case.draft_pool_bytes == pool
+    assert case.draft_pool_bytes("float32") == case.draft_pool_bytes("bfloat16") == pool
     assert case.fixed_bytes("float32")["draft model and its KV"] == pool + draft.weight_bytes("float32")
     assert "KV of drafts" in [choice.name for choice in plan_engine(case).choices]
     tight = replace(LAPTOP, free_bytes=500 * MIB)

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from stratos.common.clock import FakeClock, SystemClock
+from stratos.common.clock import FakeClock
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.requests.records import RequestKey
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig, SchedulerConfig, SpeculationConfig
-from stratos.engine.sizing.fit import draft_config
+from stratos.engine.sizing.case import GIB, Room
+from stratos.engine.sizing.fit import draft_config, draft_need, plan_of
+from stratos.engine.sizing.plan import size
 from stratos.engine.speculation.making import check_draft, make_proposer
 from stratos.engine.speculation.model_draft import CATCH_UP, ModelProposer
 from tests.support.paths import BASE_MODEL
@@ -27,7 +29,9 @@ from tests.support.worlds.engine_driver import Run, drain, expected, make_reques
 from tests.support.worlds.plan_driver import load_runner
 
 ALL_DRAFTS = SchedulerConfig(speculation=SpeculationConfig(method="draft", is_adaptive=False))
+OF_ITSELF = SchedulerConfig(max_num_seqs=8, speculation=SpeculationConfig(method="self", is_adaptive=False))
 DRAFT_MODEL = BASE_MODEL.parent / "draft"
+ROOM = Room(is_gpu=False, total_bytes=64 * GIB, free_bytes=64 * GIB)
 PROMPT = [3, 1, 4, 1, 5]
 
 
@@ -142,6 +146,25 @@ def test_a_draft_model_that_takes_too_long_is_given_up():
     assert [c.method for r in result.results for c in r.drafts] == ["failed"]
 
 
+def test_a_draft_model_that_took_too_long_rests_for_longer_each_time():
+    """Each request of its own would pay for a look as long."""
+    proposer, clock, looks = proposer_of(), FakeClock(), list[float]()
+    begun_s = clock.now()
+
+    def slow(asks):
+        looks.append(clock.now() - begun_s)
+        clock.advance(2)
+
+    proposer.look_ahead = slow  # type: ignore[method-assign]
+    config = replace(ALL_DRAFTS, speculation=replace(ALL_DRAFTS.speculation, is_adaptive=True))
+    engine = EngineCore(FakeRunner(FakeConfig(block_size=4)), config, clock, proposer)
+    for number in range(40):
+        engine.add(make_request(PROMPT, f"r{number}", max_tokens=6))
+        drain(engine)
+        clock.advance(2)
+    assert looks == pytest.approx([0, 12, 34, 76], abs=4)
+
+
 @pytest.fixture(scope="module")
 def target() -> TorchRunner:
     return load_runner(BASE_MODEL, kv_pool_bytes=8 << 20)
@@ -152,15 +175,18 @@ def draft() -> TorchRunner:
     return load_runner(DRAFT_MODEL, kv_pool_bytes=8 << 20)
 
 
-def outcomes_of(target: TorchRunner, draft: TorchRunner | None, temperature: float) -> tuple[Outcomes, int]:
-    proposer = None if draft is None else ModelProposer(draft, SystemClock())
-    engine, num_accepted = EngineCore(target, ALL_DRAFTS, proposer=proposer), 0
+def outcomes_of(
+    target: TorchRunner, draft: TorchRunner | None, temperature: float, config: SchedulerConfig = ALL_DRAFTS
+) -> tuple[Outcomes, int]:
+    proposer = None if draft is None else make_proposer(config, target, draft)
+    engine, num_accepted = EngineCore(target, config, proposer=proposer), 0
     step = engine.step
 
     def counted():
         nonlocal num_accepted
         result = step()
         num_accepted += result.num_accepted
+        assert {count.method for count in result.drafts} <= {config.speculation.method}
         return result
 
     engine.step = counted  # type: ignore[method-assign]
@@ -199,3 +225,49 @@ def test_what_is_no_draft_model_of_this_one_is_refused_by_name(target, draft, tm
     assert wanted is not None
     with pytest.raises(InvalidCheckpoint):
         TorchRunner.load(wanted)
+
+
+@pytest.fixture(scope="module")
+def own_copy() -> TorchRunner:
+    wanted = draft_config(RunnerConfig(model_path=BASE_MODEL, block_size=4, num_threads=1, dtype="float32"), OF_ITSELF)
+    assert wanted is not None
+    return TorchRunner.load(wanted)
+
+
+def test_a_copy_of_the_weights_in_int4_is_what_was_planned(target, own_copy):
+    config = RunnerConfig(model_path=BASE_MODEL, block_size=4, num_threads=1)
+    without, plan = plan_of(config, SchedulerConfig(max_num_seqs=8), ROOM), plan_of(config, OF_ITSELF, ROOM)
+    lines = {choice.name: choice.value for choice in plan.choices}
+    assert lines.keys() - {choice.name for choice in without.choices} == {"draft model", "KV of drafts"}
+    need = draft_need(config, OF_ITSELF, keeps_codes=True)
+    assert (need.code_bytes > 0, own_copy.info.quantization) == (True, "int4-at-load")
+    assert own_copy.info.step_weight_bytes == need.read_bytes("float32") < target.info.step_weight_bytes
+    assert lines["draft model"] == size(need.weight_bytes("float32"))
+    pool_bytes = 8 * 1024 * target.info.geometry.token_bytes
+    assert lines["KV of drafts"] == size(pool_bytes)
+    assert own_copy.info.num_blocks * 4 * target.info.geometry.token_bytes == pool_bytes
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_model_drafts_for_itself_in_int4_and_its_streams_are_the_same(target, own_copy, temperature):
+    before, _ = outcomes_of(target, None, temperature)
+    after, num_accepted = outcomes_of(target, own_copy, temperature, OF_ITSELF)
+    assert after == before
+    assert num_accepted > 15, "few are wrong, and the streams end early"
+
+
+def test_a_model_that_has_no_smaller_copy_is_refused_by_name(target, tmp_path: Path):
+    for name in ("int4", "mxfp4", "nf4"):
+        with pytest.raises(InvalidCheckpoint, match=f"the model's are {name}: a draft is smaller"):
+            plan_of(RunnerConfig(model_path=BASE_MODEL, quantization=name), OF_ITSELF, ROOM)
+    assert plan_of(RunnerConfig(model_path=BASE_MODEL, quantization="int8"), OF_ITSELF, ROOM)
+    config = json.loads((BASE_MODEL / "config.json").read_text(encoding="utf-8"))
+    stored = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"quantization_config": stored}), encoding="utf-8")
+    shutil.copy(BASE_MODEL / "model.safetensors", tmp_path)
+    with pytest.raises(InvalidCheckpoint, match="quantises float weights, and the checkpoint stores int4"):
+        plan_of(RunnerConfig(model_path=tmp_path), OF_ITSELF, ROOM)
+    with pytest.raises(InvalidCheckpoint, match="run on CPUs alone"):
+        plan_of(RunnerConfig(model_path=BASE_MODEL), OF_ITSELF, replace(ROOM, is_gpu=True))
+    with pytest.raises(InvalidCheckpoint, match="an engine that loads weights"):
+        make_proposer(OF_ITSELF, target)

@@ -12,8 +12,8 @@ from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
 from stratos.worker.engine_client.thread import ThreadEngine
+from stratos.worker.engine_client.warm_up import add_probe
 from stratos.worker.health.self_check import SelfCheck
-from stratos.worker.warm_up import add_probe
 from tests.support.waiting import eventually
 
 LIMIT_S = 5.0

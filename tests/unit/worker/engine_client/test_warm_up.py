@@ -8,7 +8,7 @@ from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig
 from stratos.worker.engine_client.thread import ThreadEngine
-from stratos.worker.warm_up import warm_up_engine
+from stratos.worker.engine_client.warm_up import warm_up_engine
 
 
 async def warm_up(**fake):

@@ -1,0 +1,161 @@
+"""Streams of every kind on a worker that drafts, while it is killed or drained, or their gateway is killed.
+
+They go on at a worker without speculation, or at another gateway; no token changes, each is billed once, and as
+without drafts.
+
+A worker of each method joins a platform of two gateways whose own decode worker drafts nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from stratos.core.ledger.entry import OWN_RANK, LedgerEntry
+from tests.integration.platform.replicated.test_ledger import Ledger, client_of, ledger_of
+from tests.integration.platform.replicated.test_streams import busiest, gateways_of, own_entries_of, until_recorded
+from tests.support.paths import BASE_MODEL
+from tests.support.waiting import eventually
+from tests.support.worlds.mixed_fleet import OtherWorker, Told, attempts_of, moved_between, num_drafted, other_worker
+from tests.support.worlds.platform_process import PlatformProcess, running_platform
+from tests.support.worlds.speculation_matrix import SCHEMA
+
+pytestmark = pytest.mark.slow
+CODE = "def get(self, name):\n    return self.values[name]\n\n\n" * 6
+NUM_TOKENS = 400
+KINDS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0, "logprobs": 1},
+    "seeded": {"temperature": 0.7, "seed": 5, "n": 2, "max_tokens": NUM_TOKENS // 2},
+    "penalised": {"temperature": 0.5, "seed": 6, "frequency_penalty": 0.3, "logit_bias": {"95": 2.0}, "min_tokens": 40},
+    "stopped": {"temperature": 0, "stop": ["a text that never comes"]},
+    "schema": {
+        "temperature": 0.9,
+        "seed": 2,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "weather", "schema": SCHEMA}},
+        "ignore_eos": False,
+    },
+    "adapted": {"temperature": 0, "model": "unit-tests"},
+    "adapted too": {"temperature": 0.8, "seed": 9, "model": "c-headers"},
+}
+METHODS: dict[str, dict[str, Any]] = {
+    "ngram": {},
+    "suffix": {},
+    "draft": {"model": str(BASE_MODEL.parent / "draft")},
+    "self": {},
+}
+ALL_RUN = {"SCHEDULER__SPECULATION__IS_ADAPTIVE": "false"}
+"""All drafts run: what does not pay on this pair would turn itself off."""
+PLAIN = "decode-0"
+NAMES = (f"decode-drafting-{number}" for number in itertools.count())
+"""Of workers, each used once."""
+SIZE = ("--gateways", "2", "--decode", "1", "--max-decode", "1", "--speculative-config", '{"method": "off"}')
+ENV = {
+    "STRATOS_GATEWAY_WATERMARK__KEY": "a key for one tenant's output",
+    "STRATOS_GATEWAY_WATERMARK__TENANTS": '["local"]',
+    "STRATOS_DECODE_WORKER_USAGE__CLAIM_AFTER_S": "0.5",
+    "STRATOS_DECODE_WORKER_USAGE__OFFER_INTERVAL_S": "1",
+    "STRATOS_GATEWAY_LEDGER__CLAIM_INTERVAL_S": "0.3",
+}
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
+    with running_platform(tmp_path_factory.mktemp("platform"), *SIZE, env=ENV) as running:
+        yield running
+
+
+def streams_of(title: str, left_out: Collection[str] = (), **more: Any) -> list[Told]:
+    """One of each kind, without some fields; what a title begins with is in no cache, so a router spreads them."""
+    common = {"model": "base", "prompt": f"# {title}\n{CODE}", "max_tokens": NUM_TOKENS, "ignore_eos": True,
+              "stream": True, "return_token_ids": True, "stream_options": {"include_usage": True}}  # fmt: skip
+    names = [(f"{title}-{kind}".replace(" ", "-"), fields) for kind, fields in KINDS.items()]
+    bodies = [(name, {**common, **fields, **more}) for name, fields in names]
+    return [
+        Told(name + more.get("speculation", ""), {k: v for k, v in body.items() if k not in left_out})
+        for name, body in bodies
+    ]
+
+
+class Cut:
+    """Streams that were disturbed, and what was billed for them."""
+
+    def __init__(self, streams: list[Told], entries: list[LedgerEntry]) -> None:
+        self.streams, self.entries = streams, entries
+
+    async def has_moved(self, http: httpx.AsyncClient, first: str) -> bool:
+        """One of them began at the worker that drafts and ended at that which does not."""
+        generations = [await attempts_of(http, stream.name) for stream in self.streams]
+        return any(moved_between(found, first, PLAIN) for found in generations)
+
+
+async def cut(
+    http: httpx.AsyncClient,
+    ledger: Ledger,
+    title: str,
+    fault: Callable[[], Awaitable[None]],
+    left_out: Collection[str] = (),
+) -> Cut:
+    """Streams of all kinds at once, and a fault once some of them have tokens; then the same without drafts."""
+    streams = streams_of(title, left_out)
+    running = [asyncio.create_task(stream.run(http)) for stream in streams]
+    await eventually(lambda: sum(stream.num_tokens > 10 for stream in streams) > 2, "tokens of some streams")
+    await fault()
+    await asyncio.gather(*running)
+    plain = streams_of(title, left_out, speculation="off")
+    await asyncio.gather(*(stream.run(http) for stream in plain))
+    for stream, wanted in zip(streams, plain, strict=True):
+        assert stream.said == wanted.said, stream.name
+    entries = await own_entries_of(ledger, {stream.name for stream in streams})
+    counts = {entry.tag.http_request_id: (entry.counts.num_prompt, entry.counts.num_output) for entry in entries}
+    usages = [(wanted.usage["prompt_tokens"], wanted.usage["completion_tokens"]) for wanted in plain]
+    assert counts == {stream.name: usage for stream, usage in zip(streams, usages, strict=True)}
+    assert len(entries) == len(streams), "each is billed once"
+    return Cut(streams, entries)
+
+
+async def kill(worker: OtherWorker) -> None:
+    worker.popen.kill()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("fault", [kill, OtherWorker.drain], ids=["kill", "drain"])
+async def test_a_worker_without_drafts_goes_on_with_the_streams_of_one_that_drafts(
+    platform: PlatformProcess, method: str, fault: Callable[[OtherWorker], Awaitable[None]]
+) -> None:
+    """In rounds, until a stream was cut in its middle."""
+    async with client_of(platform) as http, ledger_of(platform) as ledger:
+        for turn in itertools.count():
+            async with other_worker(platform, next(NAMES), {"method": method, **METHODS[method]}, ALL_RUN) as worker:
+
+                async def strike(worker: OtherWorker = worker) -> None:
+                    assert await num_drafted(worker.metrics_address)
+                    await fault(worker)
+
+                title = f"{method}-{fault.__name__}-{turn}"
+                if await (await cut(http, ledger, title, strike)).has_moved(http, worker.name):
+                    return
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_a_gateway_takes_over_what_a_drafting_worker_decodes(platform: PlatformProcess, method: str) -> None:
+    """In rounds, until a stream on that worker was taken over in its middle; log probabilities have no record."""
+    async with client_of(platform) as http, ledger_of(platform) as ledger:
+        await until_recorded(http)
+        async with other_worker(platform, next(NAMES), {"method": method, **METHODS[method]}, ALL_RUN) as worker:
+            for turn in itertools.count():
+                gateways = await asyncio.to_thread(gateways_of, platform)
+
+                async def strike(gateways: Any = gateways) -> None:
+                    busiest(gateways, platform).kill()
+
+                found = await cut(http, ledger, f"{method}-takeover-{turn}", strike, ["logprobs"])
+                taken = {entry.tag.http_request_id for entry in found.entries if entry.rank > OWN_RANK}
+                workers = {s.name: await attempts_of(http, s.name) for s in found.streams if s.name in taken}
+                if any(attempt["worker"] == worker.name for (g,) in workers.values() for attempt in g["attempts"]):
+                    assert await num_drafted(worker.metrics_address)
+                    return
