@@ -17,6 +17,7 @@ import torch
 
 from stratos.common.errors import BadRequest, InvalidCheckpoint, StratosError
 from stratos.core.files.model_files import ModelFiles, read_model_files
+from stratos.core.files.model_texts import text_digest
 from stratos.engine.checkpoint.loader import CheckpointReader
 from stratos.engine.checkpoint.model_config import parse_decoder_config
 from stratos.engine.checkpoint.stored_tensors import StoredTensor, stored_tensors
@@ -43,6 +44,7 @@ def try_model(folder: Path, digest: str, *, computes_token: bool) -> dict[str, A
     Raises:
         StratosError: it cannot be served; the message says why.
     """
+    texts = text_digest(folder)  # before they are read: one that changes later is not what was checked
     files = read_model_files(folder, digest)
     if not all(path.suffix == ".safetensors" for path in files.weight_paths):
         raise InvalidCheckpoint(f"{folder} has no weights in safetensors, the one form that is published")
@@ -52,7 +54,7 @@ def try_model(folder: Path, digest: str, *, computes_token: bool) -> dict[str, A
     tensors = stored_tensors(files)
     for tensor in tensors.values():
         check_sample(tensor)
-    found: dict[str, Any] = {"num_tensors": len(tensors), "digest": files.digest}
+    found: dict[str, Any] = {"num_tensors": len(tensors), "digest": files.digest, "text_digest": texts}
     if computes_token:
         found["token"] = _first_token(files, digest, prompt)
     return found

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, IncompleteReadError
 
 from stratos.common.errors import DependencyDown, NotFound, RequestTooLarge, StratosError
 from stratos.store.object_store import MAX_FOLDER_FILES, ObjectInfo, ObjectStore, check_key, is_plain_key
@@ -130,9 +130,17 @@ class S3Store(ObjectStore):
             if error.response.get("Error", {}).get("Code") not in _BEHIND_THE_END:
                 raise
             return b""
+        # A server that knows no ranges answers with the whole, from its first byte on.
+        num_before = 0 if "ContentRange" in answer else offset
         with closing(answer["Body"]) as body:
+            left = num_before
+            while left and (part := body.read(min(left, _CHUNK_BYTES))):
+                left -= len(part)
             data: bytes = body.read(num_bytes)
-            return data
+        # The client says nothing of a connection that ended in the middle of what is read at once.
+        if len(data) < (least := min(num_bytes, answer.get("ContentLength", 0) - num_before)):
+            raise IncompleteReadError(actual_bytes=len(data), expected_bytes=least)
+        return data
 
     def _put(self, key: str, content: Path | bytes) -> None:
         with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import FakeClock
-from stratos.common.errors import DependencyDown
+from stratos.common.errors import BadRequest, DependencyDown, PermissionDenied, StratosError
 from stratos_autoscaler.backends.kubernetes import KubernetesBackend
 from stratos_autoscaler.kubernetes.api import ApiServer
 from stratos_autoscaler.kubernetes.settings import KubernetesConfig
@@ -219,6 +219,26 @@ async def test_a_model_that_cannot_be_made_does_not_stop_the_others(tmp_path: Pa
         await one.turn_until(lambda: "demo-decode-a" in cluster.deployments)
 
 
+@pytest.mark.parametrize("refusal", [BadRequest, PermissionDenied])
+async def test_a_status_that_is_refused_does_not_stop_the_others(
+    tmp_path: Path, refusal: type[StratosError], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster_with(tmp_path, model("a"), model("c", servedName="c")) as (cluster, make):
+        one = make()
+        call = one.api.call
+
+        async def refusing(method: str, path: str, *args: Any, **options: Any) -> Any:
+            if path.endswith("/models/a/status"):
+                raise refusal("status: Invalid value")
+            return await call(method, path, *args, **options)
+
+        one.api.call = refusing
+        await one.turn(3)
+        assert "demo-decode-c" in cluster.deployments
+        assert status(cluster, "c")[0] == "Loading"
+        assert caplog.text.count("Model a stays as it is") == 1
+
+
 async def test_a_holder_that_lost_the_lease_in_the_middle_writes_nothing_more(tmp_path: Path) -> None:
     async with cluster_with(tmp_path, model()) as (cluster, make):
         first, second = make(), make()
@@ -286,6 +306,18 @@ async def test_a_model_that_goes_while_it_loads_leaves_nothing(tmp_path: Path) -
         one.requests = 0
         await one.turn_until(lambda: not cluster.models)
         assert not cluster.deployments
+
+
+async def test_a_model_that_leaves_says_so_whatever_the_api_server_refuses(tmp_path: Path) -> None:
+    async with cluster_with(tmp_path, model()) as (cluster, make):
+        one = make()
+        delete(cluster, "chat")
+        await one.turn_until(lambda: len(cluster.jobs) == 1)
+        (name,) = cluster.jobs
+        del cluster.jobs[name]
+        cluster.refused["Job", name] = "quota"
+        await one.turn(2)
+        assert status(cluster) == ("Leaving", "ApplyRefused")
 
 
 async def test_a_model_whose_name_the_values_took_goes_without_their_workers(tmp_path: Path) -> None:

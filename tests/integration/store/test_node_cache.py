@@ -17,8 +17,9 @@ import pytest
 from stratos.common.errors import DependencyDown, InvalidCheckpoint
 from stratos.core.files.model_files import read_model_files
 from stratos.store.local_store import LocalStore
+from stratos.store.object_store import ObjectInfo
 from stratos.store.registry import fetching, node_cache
-from stratos.store.registry.catalogue import PublishedModel
+from stratos.store.registry.catalogue import PublishedModel, parse_reference
 from stratos.store.registry.fetching import FetchWork, fetch_files
 from stratos.store.registry.manifest import CHUNK_BYTES, PublishedFile, chunk_key
 from stratos.store.registry.node_cache import NodeCache
@@ -242,6 +243,35 @@ async def test_a_full_disk_is_said_before_and_in_the_middle_and_nothing_is_left(
         async with cache.model(store, large.manifest):
             pass
     assert [path for path in (tmp_path / "cache").iterdir() if path.is_dir()] == []
+
+
+async def test_a_folder_that_cannot_be_used_is_an_error_that_says_so(store: LinkStore, tmp_path: Path) -> None:
+    made = await published(store)
+    (tmp_path / "cache" / ".room.lock").mkdir(parents=True)
+    with pytest.raises(DependencyDown, match="cannot be written"):
+        await NodeCache(tmp_path / "cache").hold(store, made.manifest)
+
+
+async def test_while_the_store_is_away_no_other_words_are_taken_for_those_that_are_meant(
+    store: LinkStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, cache = tmp_path / "other", NodeCache(tmp_path / "cache")
+    shutil.copytree(DRAFT, other)
+    (other / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
+    made = await published(store)
+    reference = parse_reference(made.reference)
+    (await cache.hold(store, made.manifest)).close()
+
+    async def away(folder: str) -> list[ObjectInfo]:
+        raise DependencyDown("the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "list_folder", away)
+        (await cache.hold_reference(store, reference)).close()
+    (await cache.hold(store, (await published(store, other, "other")).manifest)).close()
+    monkeypatch.setattr(store, "list_folder", away)
+    with pytest.raises(DependencyDown, match="the store is away"):
+        await cache.hold_reference(store, reference)
 
 
 async def test_a_start_takes_hardly_longer_than_the_link(

@@ -6,14 +6,17 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from stratos.cli.models.publishing import facts_of
+from stratos.cli.models import publishing
+from stratos.cli.models.publishing import PublishRequest, facts_of, publish_model
 from stratos.common.errors import BadRequest, InvalidCheckpoint
 from stratos.quality.trial import try_model
+from stratos.store.settings import ObjectStoreConfig
 from tests.support.paths import MODELS
 
 DRAFT = MODELS / "draft"
@@ -109,3 +112,22 @@ def test_facts_are_those_of_the_configuration_and_the_licence_that_of_the_readme
     (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\nlicense: mine\n", encoding="utf-8")
     assert facts_of(folder).licence == "apache-2.0"
     assert facts_of(folder, "ours").licence == "ours"
+
+
+def test_words_that_change_after_they_were_tried_are_not_published(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tried_then_changed(module: str, ask: dict[str, Any], threads: int) -> dict[str, Any]:
+        report = try_model(Path(ask["folder"]), ask["digest"], computes_token=False)
+        (folder / "chat_template.jinja").write_text("{{ nonsense(", encoding="utf-8")
+        return report
+
+    monkeypatch.setattr(publishing, "run_module", tried_then_changed)
+    (tmp_path / "objects").mkdir()
+    asked = PublishRequest(
+        name="draft", folder=folder, store=ObjectStoreConfig(url=f"file://{tmp_path}/objects"),
+        digests_file=tmp_path / "digests.json",
+    )  # fmt: skip
+    with pytest.raises(InvalidCheckpoint, match="changed since they were checked"):
+        publish_model(asked)
+    assert not (tmp_path / "objects/registry/models").exists()

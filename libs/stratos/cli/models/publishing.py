@@ -57,7 +57,7 @@ def publish_model(asked: PublishRequest) -> PublishedModel:
     asked.say(f"{asked.folder} is sound: {tried['num_tensors']} tensors, {what}")
     ask = PublishAsk(
         name=asked.name, folder=asked.folder, facts=facts, created_unix_s=int(time.time()), digest=tried["digest"],
-        repairs=asked.repairs,
+        text_digest=tried["text_digest"], repairs=asked.repairs,
     )  # fmt: skip
 
     async def send() -> PublishedModel:

@@ -32,8 +32,13 @@ async def put_texts(objects: ObjectStore, model: Path) -> str:
     """
     digest = await asyncio.to_thread(text_digest, model)
     for name in sorted(text_names(model), key=lambda name: name == CONFIG_NAME):
-        await objects.put(f"{FOLDER}/{digest}/{name}", model / name)
+        await objects.put(text_key(digest, name), model / name)
     return digest
+
+
+def text_key(digest: str, name: str) -> str:
+    """Where a text file of a set lies in the object store."""
+    return f"{FOLDER}/{digest}/{name}"
 
 
 class TextFolders:

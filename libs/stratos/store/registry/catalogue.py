@@ -15,6 +15,7 @@ from stratos.store.registry.manifest import MAX_MANIFEST_BYTES, ModelManifest, d
 
 SCHEME = "registry:"
 FOLDER = "registry/models"
+_ALL_DIGITS = 64
 _DIGITS = re.compile(r"[0-9a-f]{8,64}\Z")
 _KEY = re.compile(r"([0-9a-f]{64})/([0-9a-f]{64})\.json\Z")
 
@@ -67,7 +68,7 @@ def parse_reference(text: str, param: str = "source") -> ModelReference:
 
 def manifest_key(name: str, digest: str, manifest_digest: str) -> str:
     """Where the manifest of a revision lies in the object store."""
-    return f"{FOLDER}/{name}/{digest}/{manifest_digest}.json"
+    return f"{_folder(name)}/{digest}/{manifest_digest}.json"
 
 
 async def list_published(store: ObjectStore, name: str, digits: str = "") -> list[PublishedModel]:
@@ -76,28 +77,46 @@ async def list_published(store: ObjectStore, name: str, digits: str = "") -> lis
     Args:
         store: the object store.
         name: of the model.
-        digits: that the digests begin with.
+        digits: that the digests begin with; a whole digest is found however many revisions the name has.
 
     Raises:
         InvalidCheckpoint: a manifest was altered.
         RequestTooLarge: the name has more revisions than a folder may have files.
         DependencyDown: the store does not answer.
     """
-    folder = f"{FOLDER}/{check_model_name(name)}"
+    found: dict[str, PublishedModel] = {}
+    for key, digest, manifest_digest in await list_manifests(store, name, digits):
+        if digest in found:
+            continue  # of two equal ones that were published at a time either will do
+        if (one := await read_published(store, name, key, digest, manifest_digest)) is not None:
+            found[digest] = one
+    return sorted(found.values(), key=lambda one: (-one.manifest.created_unix_s, one.manifest.digest))
+
+
+async def list_manifests(store: ObjectStore, name: str, digits: str = "") -> list[tuple[str, str, str]]:
+    """Key, digest of the model and digest of the manifest, of all manifests of a name; raises as ``list_published``."""
+    folder = _folder(check_model_name(name))
+    within = f"{folder}/{digits}" if len(digits) == _ALL_DIGITS else folder
     try:
-        keys = [info.key for info in await store.list_folder(folder)]
+        keys = [info.key for info in await store.list_folder(within)]
     except NotFound:
         return []
-    found: dict[str, PublishedModel] = {}
-    for key in keys:
-        match = _KEY.match(key.removeprefix(f"{folder}/"))
-        if match is None or not match[1].startswith(digits) or match[1] in found:
-            continue  # another name below this one; of two equal ones that were published at a time either will do
-        manifest = decode_manifest(await store.read(key, 0, MAX_MANIFEST_BYTES), match[2])
-        if manifest.digest != match[1]:
-            raise InvalidCheckpoint(f"{key} is the manifest of another model, {manifest.digest[:12]}")
-        found[match[1]] = PublishedModel(name, manifest, match[2])
-    return sorted(found.values(), key=lambda one: (-one.manifest.created_unix_s, one.manifest.digest))
+    matches = [(key, _KEY.match(key.removeprefix(f"{folder}/"))) for key in keys]
+    return [(key, match[1], match[2]) for key, match in matches if match is not None and match[1].startswith(digits)]
+
+
+async def read_published(
+    store: ObjectStore, name: str, key: str, digest: str, manifest_digest: str
+) -> PublishedModel | None:
+    """The revision that a manifest says, ``None`` where that is gone by now; raises as ``list_published``."""
+    try:
+        content = await store.read(key, 0, MAX_MANIFEST_BYTES)
+    except NotFound:
+        return None
+    manifest = decode_manifest(content, manifest_digest)
+    if manifest.digest != digest:
+        raise InvalidCheckpoint(f"{key} is the manifest of another model, {manifest.digest[:12]}")
+    return PublishedModel(name, manifest, manifest_digest)
 
 
 async def find_published(store: ObjectStore, reference: ModelReference) -> PublishedModel:
@@ -117,3 +136,8 @@ async def find_published(store: ObjectStore, reference: ModelReference) -> Publi
     if reference.digits and len(found) > 1:
         raise BadRequest(f"{reference}: {len(found)} revisions begin with these digits; give more", param="source")
     return found[0]
+
+
+def _folder(name: str) -> str:
+    """Folder of a name's manifests; no part of a name begins so, thus none of ``NAME/OTHER`` lies in it."""
+    return f"{FOLDER}/{name}/-"

@@ -12,6 +12,7 @@ import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
@@ -107,7 +108,10 @@ def decode_manifest(content: bytes, name: str) -> ModelManifest:
         InvalidCheckpoint: it was altered, or its files do not add up to its digest.
     """
     if hashlib.sha256(content).hexdigest() != name:
-        raise InvalidCheckpoint(f"the manifest {name[:12]} was altered: its bytes have another digest than its name")
+        raise InvalidCheckpoint(
+            f"the manifest {name[:12]} was altered: its bytes have another digest than its name; publish the model "
+            "again with --repair"
+        )
     return read_manifest(content, f"the manifest {name[:12]}")
 
 
@@ -129,6 +133,9 @@ def check_manifest(manifest: ModelManifest, what: str) -> None:
     names = [file.name for file in manifest.files]
     if len(set(names)) != len(names) or len(names) > MAX_FILES:
         raise InvalidCheckpoint(f"{what} names a file twice, or more than {MAX_FILES}")
+    folders = {parent.as_posix() for name in names for parent in PurePosixPath(name).parents}
+    if both := sorted(folders & set(names)):
+        raise InvalidCheckpoint(f"{what} names {both[0][:80]!r} as a file and as a folder")
     if CONFIG_NAME not in names or not any(name.endswith(WEIGHTS_SUFFIX) for name in names):
         raise InvalidCheckpoint(f"{what} has no {CONFIG_NAME}, or no weights in safetensors")
     for file in manifest.files:

@@ -127,7 +127,10 @@ class NodeCache:
         """Bring a model, under its lock."""
         part, path = self._folder / f".{name}.part", self._folder / name
         await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
-        await self._make_room(name, manifest)
+        try:
+            await self._make_room(name, manifest)
+        except OSError as error:
+            raise disk_error(error, part) from error
         try:
             await fetch_files(store, manifest, part, work)
             await asyncio.to_thread(_publish, part, path, manifest)
@@ -168,11 +171,11 @@ class NodeCache:
                     opened.truncate(file.num_bytes)
 
     def _known(self, digest: str) -> ModelManifest | None:
-        """The manifest of a model that is here; of several with other words the one that was used last."""
-        paths = self._folder.glob(f"{digest}-*") if _DIGEST.match(digest) else ()
-        for path in sorted(paths, key=_last_use, reverse=True):
-            with suppress(OSError, InvalidCheckpoint):
-                return read_manifest((path / MANIFEST_NAME).read_bytes(), f"the manifest in {path}")
+        """The manifest of a model that is here; none where it is here with two sets of words, of which one is meant."""
+        paths = list(self._folder.glob(f"{digest}-*")) if _DIGEST.match(digest) else []
+        with suppress(OSError, InvalidCheckpoint):
+            if len(paths) == 1:
+                return read_manifest((paths[0] / MANIFEST_NAME).read_bytes(), f"the manifest in {paths[0]}")
         return None
 
     def _whole(self, name: str, manifest: ModelManifest) -> str | None:

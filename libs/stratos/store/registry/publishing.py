@@ -16,16 +16,17 @@ from pathlib import Path
 
 from stratos.common.errors import BadRequest, InvalidCheckpoint, NotFound
 from stratos.core.files.handed_digest import state_of
-from stratos.core.files.model_texts import text_digest
+from stratos.core.files.model_texts import is_text_name, text_digest
 from stratos.store.models.model_record import ModelFacts
-from stratos.store.models.texts import put_texts
-from stratos.store.object_store import ObjectStore
+from stratos.store.models.texts import put_texts, text_key
+from stratos.store.object_store import MAX_FOLDER_FILES, ObjectStore
 from stratos.store.registry.catalogue import (
     ModelReference,
     PublishedModel,
     find_published,
-    list_published,
+    list_manifests,
     manifest_key,
+    read_published,
 )
 from stratos.store.registry.manifest import (
     CHUNK_BYTES,
@@ -53,8 +54,10 @@ class PublishAsk:
     created_unix_s: int
     digest: str = ""
     """SHA-256 (hex) of configuration and weights as they were checked; empty believes what is there now."""
+    text_digest: str = ""
+    """SHA-256 (hex) of the words as they were checked; likewise."""
     repairs: bool = False
-    """Read the chunks that are there, and send again those that differ from their digest."""
+    """Read what is there, and send again what differs from its digest."""
 
 
 async def publish(store: ObjectStore, ask: PublishAsk, progress: Progress = lambda done, total: None) -> PublishedModel:
@@ -71,8 +74,9 @@ async def publish(store: ObjectStore, ask: PublishAsk, progress: Progress = lamb
     sender = _Sender(store, ask, progress, total)
     files = tuple([await sender.send(name) for name in names])
     texts = await asyncio.to_thread(text_digest, ask.folder)
-    if state_of(paths) != state or ask.digest not in ("", weights_digest(files)):
-        raise InvalidCheckpoint(f"files of {ask.folder} changed since they were checked; publish again")
+    is_checked = ask.digest in ("", weights_digest(files)) and ask.text_digest in ("", texts)
+    if state_of(paths) != state or not is_checked:
+        raise _changed(ask.folder)
     manifest = ModelManifest(
         digest=weights_digest(files),
         text_digest=texts,
@@ -82,7 +86,11 @@ async def publish(store: ObjectStore, ask: PublishAsk, progress: Progress = lamb
         files=files,
     )
     check_manifest(manifest, "the manifest")
-    return await _put_manifest(store, ask.name, manifest, ask.folder)
+    known = await _known(store, ask.name, manifest, repairs=ask.repairs)
+    has_words = known is not None and not ask.repairs and await _has_words(store, manifest)
+    if not has_words and await put_texts(store, ask.folder) != texts:
+        raise _changed(ask.folder)
+    return known or await _put_manifest(store, ask.name, manifest)
 
 
 async def publish_again(store: ObjectStore, name: str, reference: ModelReference) -> PublishedModel:
@@ -106,7 +114,7 @@ async def publish_again(store: ObjectStore, name: str, reference: ModelReference
         raise InvalidCheckpoint(
             f"{reference} is damaged: the object store lacks a chunk; publish it again from its folder"
         )
-    return await _put_manifest(store, name, manifest)
+    return await _known(store, name, manifest) or await _put_manifest(store, name, manifest)
 
 
 def published_names(folder: Path) -> list[str]:
@@ -115,24 +123,58 @@ def published_names(folder: Path) -> list[str]:
     return sorted(filter(is_published_name, names), key=lambda name: ((folder / name).stat().st_size, name))
 
 
-async def _put_manifest(
-    store: ObjectStore, name: str, manifest: ModelManifest, folder: Path | None = None
-) -> PublishedModel:
-    """Let a revision be there, after the words of its folder, unless they are there already."""
-    for known in await list_published(store, name, manifest.digest):
-        if known.manifest.text_digest != manifest.text_digest:
-            raise BadRequest(
-                f"{known.reference} is published with another tokenizer, template or configuration "
-                f"(text digest {known.manifest.text_digest[:12]}, not {manifest.text_digest[:12]}); take another name",
-                param="path",
-            )
-        return known
-    if folder is not None:
-        await put_texts(store, folder)
+async def _known(
+    store: ObjectStore, name: str, manifest: ModelManifest, *, repairs: bool = False
+) -> PublishedModel | None:
+    """The revision as it is published already; a repair removes what was altered of it."""
+    for key, digest, manifest_digest in await list_manifests(store, name, manifest.digest):
+        try:
+            known = await read_published(store, name, key, digest, manifest_digest)
+        except InvalidCheckpoint:
+            if not repairs:
+                raise
+            await store.delete(key)
+            continue
+        if known is not None and known.manifest.text_digest != manifest.text_digest:
+            raise _other_words(known, manifest)
+        if known is not None:
+            return known
+    return None
+
+
+async def _put_manifest(store: ObjectStore, name: str, manifest: ModelManifest) -> PublishedModel:
+    """Let a revision be there, whose words are."""
+    if len(await list_manifests(store, name)) >= MAX_FOLDER_FILES:
+        raise BadRequest(f"{name} has {MAX_FOLDER_FILES} revisions, the most of a name; take another one", param="name")
     content = manifest.encoded()
-    digest = hashlib.sha256(content).hexdigest()
-    await store.put(manifest_key(name, manifest.digest, digest), content)
-    return PublishedModel(name, manifest, digest)
+    made = PublishedModel(name, manifest, hashlib.sha256(content).hexdigest())
+    own_key = manifest_key(name, manifest.digest, made.manifest_digest)
+    await store.put(own_key, content)
+    for key, digest, manifest_digest in await list_manifests(store, name, manifest.digest):
+        other = await read_published(store, name, key, digest, manifest_digest)
+        # It was published at the same time: one of both sees the other one.
+        if other is not None and other.manifest.text_digest != manifest.text_digest:
+            await store.delete(own_key)
+            raise _other_words(other, manifest)
+    return made
+
+
+def _other_words(known: PublishedModel, manifest: ModelManifest) -> BadRequest:
+    return BadRequest(
+        f"{known.reference} is published with another tokenizer, template or configuration "
+        f"(text digest {known.manifest.text_digest[:12]}, not {manifest.text_digest[:12]}); take another name",
+        param="path",
+    )
+
+
+def _changed(folder: Path) -> InvalidCheckpoint:
+    return InvalidCheckpoint(f"files of {folder} changed since they were checked; publish again")
+
+
+async def _has_words(store: ObjectStore, manifest: ModelManifest) -> bool:
+    """Whether what gateways read is there, with its sizes."""
+    words = [file for file in manifest.files if is_text_name(file.name)]
+    return all([await has_size(store, text_key(manifest.text_digest, file.name), file.num_bytes) for file in words])
 
 
 class _Sender:
@@ -179,8 +221,9 @@ class _Sender:
 
 async def has_size(store: ObjectStore, key: str, num_bytes: int) -> bool:
     """Whether an object is there with exactly this size."""
+    begin = max(num_bytes - 1, 0)
     try:
-        return len(await store.read(key, num_bytes - 1, 2)) == 1
+        return len(await store.read(key, begin, 2)) == num_bytes - begin
     except NotFound:
         return False
 

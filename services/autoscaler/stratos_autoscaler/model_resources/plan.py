@@ -100,10 +100,10 @@ def plan_life(model: Object, spec: ModelSpec, wanted: ModelObjects, head: str, o
     )
 
 
-def plan_refusal(model: Object, refused: RefusedModel) -> ModelPlan:
-    """Nothing but the reason."""
+def plan_refusal(model: Object, refused: RefusedModel, leaving: StatusReason | None = None) -> ModelPlan:
+    """Nothing but the reason; ``leaving``: how far a Model is that was deleted."""
     problem = Problem(refused.reason, refused.message)
-    return ModelPlan(story=Story(recorded=recorded(model.get("status") or {}), problem=problem))
+    return ModelPlan(story=Story(recorded=recorded(model.get("status") or {}), problem=problem, leaving=leaving))
 
 
 def plan_end(model: Object, templates: Templates, observed: ObservedModel) -> ModelPlan:

@@ -34,6 +34,8 @@ from stratos_autoscaler.model_resources.wanted.templates import Templates
 _log = logging.getLogger(__name__)
 TURN_S = 1.0
 STATES = ("Ready", "Loading", "Failed", "Leaving")
+_REFUSALS = (BadRequest, PermissionDenied, DependencyDown)
+"""Answers of the API server that concern one Model; that another autoscaler holds the lease concerns all."""
 
 
 class ModelReconciler:
@@ -54,6 +56,8 @@ class ModelReconciler:
         self._wanted: dict[str, tuple[tuple[int, str], ModelObjects]] = {}
         """By uid, with the generation and the version of the templates that it is of."""
         self._problem = ""
+        self._stuck: dict[str, str] = {}
+        """What was said last of Models that could not be looked after."""
 
     def tasks(self) -> Mapping[str, Coroutine[Any, Any, None]]:
         """The loop, and its watches."""
@@ -82,17 +86,22 @@ class ModelReconciler:
     async def _all(self, templates: Templates, models: Any) -> None:
         states: Counter[str] = Counter()
         served: dict[str, str] = {}
+        stuck: dict[str, str] = {}
         for model in sorted(models, key=_age):
             if not self._lease.is_ours():
                 return
             try:
                 status = await self._one(model, templates, served)
-            except DependencyDown as error:  # others go on, as long as the lease is held
-                _log.warning("Model %s stays as it is: %s", model["metadata"]["name"], error.message)
+            except _REFUSALS as error:  # others go on, as long as the lease is held
+                name = model["metadata"]["name"]
+                stuck[name] = error.message
+                if self._stuck.get(name) != error.message:
+                    _log.warning("Model %s stays as it is: %s", name, error.message)
                 continue
             states[str(status.get("state", ""))] += 1
         for state in STATES:
             self._shown.labels(state).set(states[state])
+        self._stuck = stuck
         uids = {model["metadata"]["uid"] for model in models}
         self._wanted = {uid: found for uid, found in self._wanted.items() if uid in uids}
         self._drains.keep(uids)
@@ -145,9 +154,9 @@ class ModelReconciler:
             for step in plan.steps:
                 await self._cluster.write(step, model)
         except RefusedModel as refused:
-            return plan_refusal(model, refused)
-        except (BadRequest, PermissionDenied, DependencyDown) as error:
-            return plan_refusal(model, RefusedModel(StatusReason.APPLY_REFUSED, error.message))
+            return plan_refusal(model, refused, plan.story.leaving)
+        except _REFUSALS as error:
+            return plan_refusal(model, RefusedModel(StatusReason.APPLY_REFUSED, error.message), plan.story.leaving)
         return plan
 
 

@@ -150,12 +150,20 @@ def _pools(observed: ObservedModel) -> dict[WorkerRole, _PoolCount]:
                 is_seen = int(status.get("observedGeneration") or 0) >= int(metadata.get("generation") or 0)
                 found[role] = _PoolCount(
                     deployment=metadata["name"],
-                    mode=str(json.loads((metadata.get("annotations") or {}).get(POOL, "{}")).get("mode", "")),
+                    mode=_mode((metadata.get("annotations") or {}).get(POOL, "")),
                     replicas=int(item["spec"].get("replicas", 1)),
                     ready=int(status.get("readyReplicas") or 0),
                     updated=int(status.get("updatedReplicas") or 0) if is_seen else 0,
                 )
     return {role: found[role] for role in WorkerRole if role in found}
+
+
+def _mode(pool: str) -> str:
+    """Who sizes a pool, by its annotation; "" where another hand made that unreadable."""
+    try:
+        return str(json.loads(pool)["mode"])
+    except (ValueError, TypeError, KeyError):
+        return ""
 
 
 def _noted(observed: ObservedModel) -> list[str]:

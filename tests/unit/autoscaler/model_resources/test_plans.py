@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stratos_autoscaler.kubernetes.noted_pools import POOL
 from stratos_autoscaler.model_resources.observed import JOB_NAME, ObservedModel
 from stratos_autoscaler.model_resources.plan import FINALIZER, ModelPlan, plan_end, plan_life, plan_refusal
 from stratos_autoscaler.model_resources.status import status_of
@@ -250,6 +251,25 @@ def test_the_status_says_how_it_stands(change: Callable[[World], None], shown: t
     assert (status["state"], status["reason"], by_type["Ready"], by_type["Loading"]) == shown
     assert (status["servedName"], status["revision"], status["observedGeneration"]) == ("team/chat", "a" * 12, 1)
     assert status["pools"]["decode"]["deployment"] == "demo-decode-chat"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "null", "{}"])
+def test_an_annotation_that_another_hand_broke_ends_nothing(text: str) -> None:
+    world = World(model())
+    world.settle()
+    world.objects["Deployment", "demo-decode-chat"]["metadata"]["annotations"][POOL] = text
+    world.turn()
+    pools = world.model["status"]["pools"]
+    assert (pools["decode"]["mode"], pools["prefill"]["mode"]) == ("", "hpa")
+
+
+def test_a_model_whose_record_was_lost_is_recorded_again_once_its_status_says_so() -> None:
+    world = World(model())
+    world.settle()
+    ((_, name),) = [key for key in world.objects if key[0] == "Job"]
+    world.objects.pop(("Job", name))
+    world.model["status"]["record"] = None
+    assert kinds_of(world.turn()) == ["Job"]
 
 
 def test_a_model_that_no_gateway_was_told_of_is_not_ready() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import shutil
@@ -17,10 +18,11 @@ from stratos.core.files.model_files import read_model_files
 from stratos.core.files.model_texts import text_digest
 from stratos.store.local_store import LocalStore
 from stratos.store.models.texts import TextFolders
+from stratos.store.object_store import MAX_FOLDER_FILES
 from stratos.store.registry.catalogue import find_published, list_published, manifest_key, parse_reference
 from stratos.store.registry.manifest import chunk_key, decode_manifest
-from stratos.store.registry.publishing import publish_again
-from tests.support.reference.published_models import DRAFT, published, save_large_model
+from stratos.store.registry.publishing import PublishAsk, publish, publish_again
+from tests.support.reference.published_models import DRAFT, FACTS, published, save_large_model
 from tests.support.reference.second_model import save_second_model
 
 
@@ -126,6 +128,78 @@ async def test_another_tokenizer_for_a_published_digest_is_refused(store: Counti
     assert (await published(store, other, "other")).manifest.text_digest == text_digest(other)
 
 
+async def test_words_that_are_not_those_that_were_checked_are_refused(store: CountingStore) -> None:
+    ask = PublishAsk(name="draft", folder=DRAFT, facts=FACTS, created_unix_s=1, text_digest="0" * 64)
+    with pytest.raises(InvalidCheckpoint, match="changed since they were checked"):
+        await publish(store, ask)
+
+
+async def test_of_two_publishers_of_other_words_for_one_digest_not_both_succeed(tmp_path: Path) -> None:
+    other, both = tmp_path / "other", asyncio.Barrier(2)
+    shutil.copytree(DRAFT, other)
+    (other / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
+
+    class Meeting(LocalStore):
+        async def put(self, key: str, content: Path | bytes) -> None:
+            if key.startswith("registry/models/"):
+                await both.wait()
+            await super().put(key, content)
+
+    (tmp_path / "objects").mkdir()
+    store = Meeting(tmp_path / "objects")
+    done = await asyncio.gather(published(store), published(store, other), return_exceptions=True)
+    made = [one for one in done if not isinstance(one, BaseException)]
+    assert len(made) <= 1, "they may refuse each other"
+    assert all(isinstance(one, BadRequest) for one in done if one not in made)
+    assert await list_published(store, "draft") == made
+
+
+def fill(objects: Path, name: str, count: int) -> None:
+    """Manifests of a name, which cannot be read."""
+    for number in range(count):
+        path = objects / manifest_key(name, f"{number:064x}", f"{number:064x}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+async def test_a_name_that_is_full_takes_no_more_and_serves_what_it_has(store: CountingStore, tmp_path: Path) -> None:
+    made = await published(store)
+    fill(tmp_path / "objects", "draft", MAX_FOLDER_FILES - 1)
+    with pytest.raises(BadRequest, match="draft has 256 revisions, the most of a name"):
+        await published(store, save_second_model(tmp_path / "second"))
+    fill(tmp_path / "objects", "draft", MAX_FOLDER_FILES)  # one more, by two publishers at a time
+    assert await find_published(store, parse_reference(made.reference)) == made
+
+
+async def test_names_below_a_name_are_none_of_its_revisions(store: CountingStore, tmp_path: Path) -> None:
+    made = await published(store)
+    fill(tmp_path / "objects", "draft/below", MAX_FOLDER_FILES + 1)
+    assert await find_published(store, parse_reference("registry:draft")) == made
+
+
+async def test_words_that_the_store_lost_are_sent_again(store: CountingStore, tmp_path: Path) -> None:
+    made = await published(store)
+    shutil.rmtree(tmp_path / "objects" / "catalogue")
+    assert await published(store) == made
+    path = await TextFolders(store, tmp_path / "words").fetch(made.manifest.text_digest)
+    stored = tmp_path / "objects" / "catalogue" / "models" / path.name / "tokenizer.json"
+    right = stored.read_bytes()
+    stored.write_bytes(right[:-1] + b"!")
+    await published(store, repairs=True)
+    assert stored.read_bytes() == right
+
+
+async def test_an_altered_manifest_is_made_again_by_a_repair(store: CountingStore, tmp_path: Path) -> None:
+    made = await published(store)
+    path = tmp_path / "objects" / manifest_key("draft", made.manifest.digest, made.manifest_digest)
+    path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(InvalidCheckpoint, match=r"was altered.*publish the model again with --repair"):
+        await published(store, created=2_000)
+    again = await published(store, created=2_000, repairs=True)
+    assert await list_published(store, "draft") == [again]
+    assert again.manifest.files == made.manifest.files
+
+
 async def test_an_altered_manifest_is_refused(store: CountingStore, tmp_path: Path) -> None:
     made = await published(store)
     path = tmp_path / "objects" / manifest_key("draft", made.manifest.digest, made.manifest_digest)
@@ -145,6 +219,7 @@ async def test_an_altered_manifest_is_refused(store: CountingStore, tmp_path: Pa
         (lambda m: m["files"][-1].update(name="model.bin"), "no weights in safetensors"),
         (lambda m: m["files"][0].update(name="../x.json"), "is no file of a published model"),
         (lambda m: m.update(files=[]), "no weights in safetensors"),
+        (lambda m: m["files"].append({**m["files"][0], "name": "config.json/x.json"}), "as a file and as a folder"),
         (lambda m: m.update(format=2), "cannot be read: format"),
         (lambda m: m.update(more=1), "cannot be read: more"),
     ],

@@ -1,0 +1,76 @@
+"""Parts of objects from servers that are not as they should be: a connection that ends in the middle, no ranges."""
+
+from __future__ import annotations
+
+import re
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+
+import pytest
+
+from stratos.common.errors import DependencyDown
+from stratos.store.s3_store import S3Store
+from stratos.store.settings import ObjectStoreConfig
+
+CONTENT = bytes(range(251)) * 4000
+
+
+class PlainS3(BaseHTTPRequestHandler):
+    """One object for every key."""
+
+    protocol_version = "HTTP/1.1"
+    knows_ranges = True
+    num_sent = len(CONTENT)
+    """Bytes after which the connection ends."""
+
+    def do_GET(self) -> None:
+        asked = re.match(r"bytes=(\d+)-(\d+)", self.headers["Range"])
+        assert asked is not None
+        body = CONTENT
+        if self.knows_ranges:
+            body = CONTENT[int(asked[1]) : int(asked[2]) + 1]
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {asked[1]}-{int(asked[1]) + len(body) - 1}/{len(CONTENT)}")
+        else:
+            self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.close_connection = True
+        try:
+            self.wfile.write(body[: self.num_sent])
+        except OSError:  # the client has read what it wanted
+            return
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def served(**traits: object) -> Iterator[S3Store]:
+    """A store on a server with such traits."""
+    handler = type("Handler", (PlainS3,), traits)
+    with pytest.MonkeyPatch.context() as patch, socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "testing")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        yield S3Store("bucket", "", ObjectStoreConfig(url="s3://bucket", s3_endpoint_url=url), 1)
+        server.shutdown()
+
+
+async def test_a_connection_that_ends_in_the_middle_is_an_error_and_no_shorter_object() -> None:
+    with served(num_sent=1000) as store:
+        with pytest.raises(DependencyDown, match="1000 read, but total bytes expected is 100000"):
+            await store.read("key", 0, 100_000)
+        assert await store.read("key", 7, 1000) == CONTENT[7:1007]
+
+
+async def test_a_server_without_ranges_gives_the_right_part() -> None:
+    with served(knows_ranges=False) as store:
+        assert await store.read("key", 1001, 100) == CONTENT[1001:1101]
+        assert await store.read("key", len(CONTENT) - 1, 2) == CONTENT[-1:]
+        assert await store.read("key", len(CONTENT) + 9, 2) == b""
