@@ -52,7 +52,8 @@ class ApiServer:
         self.url: str = configuration.host
         self._client = ApiClient(configuration)
         self._client.user_agent = "stratos-autoscaler"
-        self._watch, self._refused, self._timeout = Watch, ApiException, aiohttp.ClientTimeout
+        self._watch = _watch_through(self._client, Watch)
+        self._refused, self._timeout = ApiException, aiohttp.ClientTimeout
         self._broken: tuple[type[Exception], ...] = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 
     async def call(
@@ -152,6 +153,24 @@ class ApiServer:
 
     def _down(self, error: Exception) -> DependencyDown:
         return DependencyDown(f"the API server at {self.url} does not answer: {str(error) or type(error).__name__}")
+
+
+def _watch_through(client: Any, kind: type[Any]) -> type[Any]:
+    """A class of watches through a client that is there.
+
+    Each of the package's makes a client of its own, which reads the certificates of the system: 60 ms in which the
+    loop does nothing else, for every watch that is taken up again.
+    """
+
+    def begin(self: Any) -> None:
+        vars(self).update(_raw_return_type=None, _stop=False, _api_client=client, resource_version=None, resp=None)
+
+    async def close(self: Any) -> None:
+        if self.resp is not None:
+            self.resp.release()
+            self.resp = None
+
+    return type("SharedWatch", (kind,), {"__init__": begin, "close": close})
 
 
 def _configuration(url: str, account: Path) -> Configuration:
