@@ -42,6 +42,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory, crashing: Path) -> Iterat
     env = {
         "STRATOS_GATEWAY_ROLLOUTS__POLL_S": "0.2",
         "STRATOS_GATEWAY_ROLLOUTS__PUBLISH_S": "0.2",
+        "STRATOS_GATEWAY_STREAMS__CALL_S": "5",  # on a busy machine a record is late, and its stream begins without it
         "STRATOS_DECODE_WORKER_FAKE__STEP_S": str(STEP_S),
         "STRATOS_DECODE_WORKER_FAKE__NUM_BLOCKS": "8192",
         "STRATOS_DECODE_WORKER_FAKE__TELLS_MODELS": "true",
