@@ -170,5 +170,5 @@ async def test_a_moved_stream_waits_for_two_of_its_successors_steps(
         PROMPT, attempt=1, max_tokens=max_tokens, choices=[emitted(stream)], prefill=(leaving.ref,)
     )
     await moved.over()
-    assert calls == ["reserve", "commit_part"]
+    assert calls in (["reserve", "commit_part"], ["reserve", "commit"]), "a part, where the leaving one had no more"
     await eventually(leaving.exit_code.done, "its end")
