@@ -30,9 +30,18 @@ class ChatClient:
     """Streams chat completions of one model. ``base_url`` ends in /v1; ``tools`` are functions in OpenAI's form."""
 
     def __init__(
-        self, *, base_url: str, api_key: str, model: str, max_tokens: int, tools: list[dict[str, Any]] | None = None
+        self,
+        *,
+        base_url: str,
+        api_key: str,
+        model: str,
+        max_tokens: int,
+        temperature: float | None = None,
+        tools: list[dict[str, Any]] | None = None,
     ) -> None:
         self._fixed = {"model": model, "max_tokens": max_tokens, "stream": True, **({"tools": tools} if tools else {})}
+        if temperature is not None:
+            self._fixed["temperature"] = temperature
         self._http = httpx.Client(
             base_url=base_url,
             headers={"Authorization": f"Bearer {api_key}"},
@@ -194,12 +203,20 @@ def read_tools(path: Path) -> list[dict[str, Any]]:
     return [tool if "function" in tool else {"type": "function", "function": tool} for tool in found]
 
 
-def chat_client(facts: PlatformFacts, *, model: str, max_tokens: int, tools: Path | None = None) -> ChatClient:
+def chat_client(
+    facts: PlatformFacts,
+    *,
+    model: str,
+    max_tokens: int,
+    temperature: float | None = None,
+    tools: Path | None = None,
+) -> ChatClient:
     """A client for a platform of this machine."""
     return ChatClient(
         base_url=facts.base_url,
         api_key=facts.api_key,
         model=model or facts.model,
         max_tokens=max_tokens,
+        temperature=temperature,
         tools=None if tools is None else read_tools(tools),
     )

@@ -158,6 +158,7 @@ def chat(
     model: Annotated[str, typer.Option(help="Model or adapter; default: the base model.")] = "",
     system: Annotated[str, typer.Option(help="System message.")] = "",
     max_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 256,
+    temperature: Annotated[float | None, typer.Option(help="0: the likeliest token each time.")] = None,
     tools: Annotated[
         Path | None, typer.Option(help="JSON list of functions to offer; results of calls are asked for.")
     ] = None,
@@ -169,7 +170,8 @@ def chat(
     from stratos.cli.local.running import find_platform
 
     with explained_errors():
-        client = chat_client(find_platform(data_dir, run), model=model, max_tokens=max_tokens, tools=tools)
+        found = find_platform(data_dir, run)
+        client = chat_client(found, model=model, max_tokens=max_tokens, temperature=temperature, tools=tools)
     try:
         converse(client, ask=input, write=lambda text: typer.echo(text, nl=False), system=system)
     finally:
