@@ -59,12 +59,13 @@ TARGETS = 7
 OFFSET = re.compile(r" offset \S+$")
 ELSEWHERE = {
     "stratos_autoscaler_metrics_api_questions_total",
+    "stratos_autoscaler_model_resources",
     "stratos_autoscaler_pool_info",
     "stratos_model_refused",
     "stratos_rollout_phase_age_seconds",
     *OF_A_CLUSTER,
 }
-"""No process of a machine serves Kubernetes' metrics API or has an HPA, and no model of this platform is refused, or
+"""No process of a machine serves Kubernetes' metrics API, has an HPA or objects of kind Model, and no model of this platform is refused, or
 rolled back: the proofs of the alerts feed these."""
 CHOICES = {"default": "base", "rules": [{"name": "poems", "keywords": ["poem"], "models": ["tuned"]}]}
 """Of the model ``auto``."""
