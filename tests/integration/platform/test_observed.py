@@ -65,8 +65,8 @@ ELSEWHERE = {
     "stratos_rollout_phase_age_seconds",
     *OF_A_CLUSTER,
 }
-"""No process of a machine serves Kubernetes' metrics API, has an HPA or objects of kind Model, and no model of this platform is refused, or
-rolled back: the proofs of the alerts feed these."""
+"""No process of a machine serves Kubernetes' metrics API, has an HPA or objects of kind Model, and no model of this
+platform is refused, or rolled back: the proofs of the alerts feed these."""
 CHOICES = {"default": "base", "rules": [{"name": "poems", "keywords": ["poem"], "models": ["tuned"]}]}
 """Of the model ``auto``."""
 ROLLOUT = RolloutRecord(
