@@ -24,7 +24,7 @@ from stratos.pki.local import dialer_of, tls_config
 from stratos.rpc.clients.registry import RegistryClient
 from stratos.store.object_store import ObjectStore
 from stratos.store.settings import ObjectStoreConfig
-from stratos.store.urls import open_store
+from stratos.store.urls import opened_store
 
 SHIPPED_FOLDER = "adapters"
 
@@ -69,11 +69,9 @@ async def register_adapter(target: AdapterTarget, *, name: str, path: Path, tena
         InvalidAdapter: what is wrong with the folder; nothing was stored.
     """
     base = await asyncio.to_thread(read_model_files, Path(target.model_path))
-    store = open_store(ObjectStoreConfig(url=target.object_store_url, s3_endpoint_url=target.s3_endpoint_url))
-    try:
+    config = ObjectStoreConfig(url=target.object_store_url, s3_endpoint_url=target.s3_endpoint_url)
+    async with opened_store(config) as store:
         return await _publish(store, target.registry, name=name, path=path, tenant=tenant, base=base.digest)
-    finally:
-        await store.close()
 
 
 async def list_adapters(target: AdapterTarget, *, tenant: str) -> tuple[Adapter, ...]:
@@ -161,15 +159,12 @@ async def publish_shipped_adapters(
     if not folders:
         return ()
     base = await asyncio.to_thread(read_model_files, model_path, handed_digest)
-    store = open_store(ObjectStoreConfig(url=store_url, s3_endpoint_url=s3_endpoint_url))
     async with _registry(registry) as client:
         found = [adapter for adapter in await client.list("") if adapter.is_rolled_back]
     kept = {adapter.name for adapter in found if adapter.base_model_digest == base.digest}
-    try:
+    async with opened_store(ObjectStoreConfig(url=store_url, s3_endpoint_url=s3_endpoint_url)) as store:
         for folder in (folder for folder in folders if folder.name not in kept):
             await _publish(store, registry, name=folder.name, path=folder, tenant="", base=base.digest)
-    finally:
-        await store.close()
     return tuple(folder.name for folder in folders)
 
 

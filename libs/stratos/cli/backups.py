@@ -14,7 +14,7 @@ from stratos.cli.money.ledger_copies import export_ledger
 from stratos.cli.stores import StoreTarget, run_export
 from stratos.store.backups.backup_store import BackupFolder, BackupStore
 from stratos.store.settings import ObjectStoreConfig
-from stratos.store.urls import open_store
+from stratos.store.urls import opened_store
 
 RECORDS = "records.jsonl"
 LEDGER = "ledger.jsonl"
@@ -32,11 +32,9 @@ class Backup:
 
 @asynccontextmanager
 async def _open(target: StoreTarget, url: str) -> AsyncIterator[BackupStore]:
-    objects = open_store(ObjectStoreConfig(url=url or target.object_store_url, s3_endpoint_url=target.s3_endpoint_url))
-    try:
+    config = ObjectStoreConfig(url=url or target.object_store_url, s3_endpoint_url=target.s3_endpoint_url)
+    async with opened_store(config) as objects:
         yield BackupStore(objects)
-    finally:
-        await objects.close()
 
 
 async def make_backup(target: StoreTarget, url: str, num_kept: int) -> Backup:

@@ -24,7 +24,7 @@ from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.records.snapshot_copy import SnapshotCopy, load_copy, parse_copy, save_copy
 from stratos.store.redis import open_redis
 from stratos.store.settings import ObjectStoreConfig
-from stratos.store.urls import open_store
+from stratos.store.urls import opened_store
 
 T = TypeVar("T")
 FillLedger = Callable[[str, bool], Awaitable[None]]
@@ -81,8 +81,8 @@ async def set_up_own_store(target: StoreTarget, credentials: Credentials, data: 
 async def open_stores(target: StoreTarget) -> AsyncIterator[tuple[RecordStore, ManifestStore]]:
     """The records in Redis, and the manifest in the object store."""
     async with AsyncExitStack() as stack:
-        objects = open_store(ObjectStoreConfig(url=target.object_store_url, s3_endpoint_url=target.s3_endpoint_url))
-        stack.push_async_callback(objects.close)
+        config = ObjectStoreConfig(url=target.object_store_url, s3_endpoint_url=target.s3_endpoint_url)
+        objects = await stack.enter_async_context(opened_store(config))
         records = await stack.enter_async_context(open_records(target.redis_url, target.prefix))
         yield records, ManifestStore(objects)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -34,3 +36,13 @@ def open_store(config: ObjectStoreConfig, *, num_attempts: int = 2) -> ObjectSto
         prefix = parts.path.strip("/")
         return S3Store(parts.netloc, f"{prefix}/" if prefix else "", config, num_attempts)
     raise BadRequest(f"object store URL {url!r} must be file:///folder or s3://bucket/prefix", param="object_store_url")
+
+
+@asynccontextmanager
+async def opened_store(config: ObjectStoreConfig, *, num_attempts: int = 2) -> AsyncIterator[ObjectStore]:
+    """``open_store`` for the time of a context; raises likewise."""
+    store = open_store(config, num_attempts=num_attempts)
+    try:
+        yield store
+    finally:
+        await store.close()

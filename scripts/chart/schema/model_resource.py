@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratos_autoscaler.model_resources.wanted.sources import SOURCES, SourceKind
+from stratos_autoscaler.model_resources.wanted.sources import SERVED_NAME, SOURCES, SourceKind
 from stratos_autoscaler.model_resources.wanted.spec import (
     DEFAULT_TEMPLATE,
     GROUP,
@@ -16,7 +16,6 @@ from stratos_autoscaler.model_resources.wanted.spec import (
     MAX_WORKERS,
     NAME,
     PLURAL,
-    SERVED_NAME,
     VERSION,
 )
 

@@ -144,7 +144,7 @@ async def open_backends(
     tasks["redis-state"] = share.run
     objects = _open_objects(settings, stack)
     shelf = open_shelf(settings, models, follower, objects, metrics, clock, stack)
-    status = ModelStatus(shelf, models, routers.live_workers, routers.seen_workers)
+    status = ModelStatus(shelf, models, routers.known_workers)
     aliases, rolling = SnapshotAliases(follower, models), SnapshotRollouts(follower.snapshot)
     choice, poll_s = AliasChoice(aliases, models, Random()), settings.model_records.live_poll_s
     own_name = gateway_name(name, new_incarnation())

@@ -21,12 +21,12 @@ from stratos.common.errors import BadRequest, InvalidAdapter, Overloaded, Reques
 from stratos.core.adapter import Adapter
 from stratos.core.files.adapter_config import CONFIG_NAME
 from stratos.core.files.adapter_files import WEIGHTS_NAME, AdapterFiles, read_adapter_files
+from stratos.core.files.digest import is_digest
 from stratos.store.keys import check_tenant
 from stratos.store.object_store import ObjectStore, check_key
 from stratos_lora_registry.catalogue import AdapterCatalogue
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
-_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _MAX_CONFIG_BYTES = 1 << 20
 """It is read into memory as a whole."""
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -123,7 +123,7 @@ class Registrar:
             )
         if name in self._config.reserved_names:
             raise BadRequest(f"the name {name!r} is the base model's; choose another one", param="name")
-        if not _DIGEST.match(base_model_digest):
+        if not is_digest(base_model_digest):
             raise BadRequest("base_model_digest must be a SHA-256 as 64 hex digits", param="base_model_digest")
 
     async def _read(self, uri: str) -> AdapterFiles:

@@ -67,8 +67,8 @@ class FakeRouter:
     async def live_workers(self) -> dict[str, dict[WorkerRole, int]]:
         return self.live
 
-    async def seen_workers(self) -> dict[str, dict[WorkerRole, int]]:
-        return self.seen or self.live
+    async def known_workers(self) -> tuple[dict[str, dict[WorkerRole, int]], dict[str, dict[WorkerRole, int]]]:
+        return self.live, self.seen or self.live
 
     def suspects(self, tenant: str) -> bool:
         return False

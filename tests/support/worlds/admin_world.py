@@ -91,8 +91,7 @@ async def admin_world(
         opened = await open_backends(settings, models, stack, metrics, dialer)
         assert opened.admin is not None
         assert opened.admin.models is not None
-        opened.admin.models.live_workers = router.live_workers
-        opened.admin.models.seen_workers = router.seen_workers
+        opened.admin.models.known_workers = router.known_workers
         return replace(opened, routers=router)
 
     values: dict[str, Any] = {

@@ -34,7 +34,7 @@ from stratos.store.records.record_store import RecordStore
 from stratos.store.records.writer import RecordWriter, Tombstone
 from stratos.store.registry.catalogue import find_published, is_reference, parse_reference
 from stratos.store.settings import ObjectStoreConfig
-from stratos.store.urls import open_store
+from stratos.store.urls import opened_store
 
 NUM_REVISIONS = 4
 """Of a name that one owner recorded: workers of an older one serve while those of newer ones do not start."""
@@ -105,13 +105,10 @@ async def retire_models(target: StoreTarget, owner: str, keep: Collection[str], 
 
 @asynccontextmanager
 async def _opened(target: StoreTarget) -> AsyncIterator[tuple[RecordStore, ObjectStore]]:
-    objects = open_store(ObjectStoreConfig(url=target.object_store_url, s3_endpoint_url=target.s3_endpoint_url))
-    try:
-        async with open_records(target.redis_url, target.prefix) as records:
-            await records.require_marker()  # before a folder of many gigabytes is read
-            yield records, objects
-    finally:
-        await objects.close()
+    config = ObjectStoreConfig(url=target.object_store_url, s3_endpoint_url=target.s3_endpoint_url)
+    async with opened_store(config) as objects, open_records(target.redis_url, target.prefix) as records:
+        await records.require_marker()  # before a folder of many gigabytes is read
+        yield records, objects
 
 
 async def _described(objects: ObjectStore, model: DeclaredModel) -> tuple[str, dict[str, Any]]:

@@ -23,7 +23,7 @@ from stratos.store.registry.catalogue import PublishedModel, list_published, par
 from stratos.store.registry.fetching import for_transfers
 from stratos.store.registry.publishing import PublishAsk, publish, publish_again, published_names
 from stratos.store.settings import ObjectStoreConfig
-from stratos.store.urls import open_store
+from stratos.store.urls import opened_store
 
 NUM_ATTEMPTS = 5
 SKIP = "--no-first-token"
@@ -61,11 +61,8 @@ def publish_model(asked: PublishRequest) -> PublishedModel:
     )  # fmt: skip
 
     async def send() -> PublishedModel:
-        store = open_store(for_transfers(asked.store), num_attempts=NUM_ATTEMPTS)
-        try:
+        async with opened_store(for_transfers(asked.store), num_attempts=NUM_ATTEMPTS) as store:
             return await publish(store, ask, Percents(asked.say))
-        finally:
-            await store.close()
 
     return asyncio.run(send())
 
@@ -74,11 +71,8 @@ def republish_model(name: str, reference: str, config: ObjectStoreConfig) -> Pub
     """Publish under a name what is published under another one; raises ``StratosError``."""
 
     async def send() -> PublishedModel:
-        store = open_store(for_transfers(config), num_attempts=NUM_ATTEMPTS)
-        try:
+        async with opened_store(for_transfers(config), num_attempts=NUM_ATTEMPTS) as store:
             return await publish_again(store, name, parse_reference(reference, "--from"))
-        finally:
-            await store.close()
 
     return asyncio.run(send())
 
@@ -160,15 +154,12 @@ def published_text(one: PublishedModel) -> Iterator[str]:
     yield f"  {words}, manifest {one.manifest_digest[:12]}"
 
 
-def revisions_of(store: ObjectStoreConfig, name: str) -> list[PublishedModel]:
+def revisions_of(config: ObjectStoreConfig, name: str) -> list[PublishedModel]:
     """Published revisions of a name, newest first."""
 
     async def read() -> list[PublishedModel]:
-        objects = open_store(store)
-        try:
-            return await list_published(objects, name)
-        finally:
-            await objects.close()
+        async with opened_store(config) as store:
+            return await list_published(store, name)
 
     return asyncio.run(read())
 

@@ -18,7 +18,7 @@ from stratos.store.models.alias_record import WHOLE
 from stratos.store.models.texts import put_texts
 from stratos.store.registry.catalogue import PublishedModel
 from stratos.store.settings import ObjectStoreConfig
-from stratos.store.urls import open_store
+from stratos.store.urls import opened_store
 
 POLL_S = 0.2
 
@@ -112,8 +112,5 @@ def _is_split(rows: Iterable[Mapping[str, Any]], name: str) -> bool:
 
 
 async def _put(ask: ModelAsk) -> str:
-    store = open_store(ask.store)
-    try:
+    async with opened_store(ask.store) as store:
         return await put_texts(store, ask.folder)
-    finally:
-        await store.close()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 
 from stratos.cli.data.folder import DataDir
 from stratos.cli.local.options import UpOptions
+from stratos.store.object_store import ObjectStore
 from stratos.store.registry.catalogue import (
     ModelReference,
     PublishedModel,
@@ -19,9 +21,11 @@ from stratos.store.registry.catalogue import (
 from stratos.store.registry.fetching import FetchWork, for_transfers
 from stratos.store.registry.node_cache import CachedModel, NodeCache
 from stratos.store.settings import ObjectStoreConfig
-from stratos.store.urls import open_store
+from stratos.store.urls import opened_store
 
-NUM_ATTEMPTS = 2
+
+def _opened(config: ObjectStoreConfig) -> AbstractAsyncContextManager[ObjectStore]:
+    return opened_store(for_transfers(config))
 
 
 def found_model(reference: str, config: ObjectStoreConfig) -> PublishedModel:
@@ -32,11 +36,8 @@ def found_model(reference: str, config: ObjectStoreConfig) -> PublishedModel:
     """
 
     async def find() -> PublishedModel:
-        store = open_store(for_transfers(config), num_attempts=NUM_ATTEMPTS)
-        try:
+        async with _opened(config) as store:
             return await find_published(store, parse_reference(reference))
-        finally:
-            await store.close()
 
     return asyncio.run(find())
 
@@ -49,13 +50,11 @@ def pulled_model(reference: str, config: ObjectStoreConfig, cache: NodeCache) ->
     """
 
     async def pull() -> tuple[Path, int]:
-        store, work = open_store(for_transfers(config), num_attempts=NUM_ATTEMPTS), FetchWork()
-        try:
+        work = FetchWork()
+        async with _opened(config) as store:
             published = await find_published(store, parse_reference(reference))
             async with cache.model(store, published.manifest, work) as model:
                 return model.path, work.num_fetched_bytes
-        finally:
-            await store.close()
 
     return asyncio.run(pull())
 
@@ -66,11 +65,8 @@ async def held_model(reference: str, config: ObjectStoreConfig, data: DataDir) -
     Raises:
         StratosError: as ``found_model``, or it cannot be fetched.
     """
-    store = open_store(for_transfers(config), num_attempts=NUM_ATTEMPTS)
-    try:
+    async with _opened(config) as store:
         return await NodeCache(data.models_path).hold_reference(store, parse_reference(reference))
-    finally:
-        await store.close()
 
 
 def with_held_models(options: UpOptions, say: Callable[[str], None]) -> tuple[UpOptions, list[CachedModel]]:

@@ -26,7 +26,7 @@ from stratos.store.ledger.usage_reader import UsageReader
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
 from stratos.store.settings import ObjectStoreConfig
-from stratos.store.urls import open_store
+from stratos.store.urls import opened_store
 
 _TIMEOUT_S = 60.0
 """A tenant is read in one step, and none of these commands is in a request's path."""
@@ -43,8 +43,8 @@ class _Ledger:
 async def _open(target: StoreTarget) -> AsyncIterator[_Ledger]:
     async with AsyncExitStack() as stack:
         redis = await stack.enter_async_context(open_redis(target.redis_url, timeout_s=_TIMEOUT_S))
-        objects = open_store(ObjectStoreConfig(url=target.object_store_url, s3_endpoint_url=target.s3_endpoint_url))
-        stack.push_async_callback(objects.close)
+        config = ObjectStoreConfig(url=target.object_store_url, s3_endpoint_url=target.s3_endpoint_url)
+        objects = await stack.enter_async_context(opened_store(config))
         yield _Ledger(redis, RecordStoreConfig(prefix=target.prefix), SegmentStore(objects))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,12 @@ PIECE_BYTES = 32 << 20
 """Part of the digest's definition."""
 MAX_THREADS = 8
 _CHUNK_BYTES = 1 << 18
+_HEX = re.compile(r"[0-9a-f]{64}\Z")
+
+
+def is_digest(text: str) -> bool:
+    """Whether a text is a SHA-256 in hexadecimal, as digests are written everywhere."""
+    return _HEX.match(text) is not None
 
 
 def never() -> bool:

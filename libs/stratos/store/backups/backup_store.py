@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -74,10 +73,8 @@ class BackupStore:
         found = {file: await asyncio.to_thread(_describe, path) for file, path in files.items()}
         for file, path in files.items():
             await self._objects.put(f"{FOLDER}/{name}/{file}", path)
-        with tempfile.NamedTemporaryFile("w", suffix=".json") as manifest:
-            manifest.write(BackupManifest(store_id=store_id, files=found).model_dump_json(indent=1))
-            manifest.flush()
-            await self._objects.put(f"{FOLDER}/{name}/{MANIFEST}", Path(manifest.name))
+        manifest = BackupManifest(store_id=store_id, files=found).model_dump_json(indent=1)
+        await self._objects.put(f"{FOLDER}/{name}/{MANIFEST}", manifest.encode())
         return name
 
     async def folders(self) -> list[BackupFolder]:

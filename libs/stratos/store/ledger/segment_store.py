@@ -6,7 +6,6 @@ Indices are small and asked for again and again, so the last ones are kept in me
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -49,10 +48,7 @@ class SegmentStore:
 
     async def put_head(self, ref: SegmentRef) -> None:
         """Note the last segment beside the segments."""
-        with tempfile.TemporaryDirectory(prefix="stratos-segment-") as folder:
-            path = Path(folder) / "head"
-            await asyncio.to_thread(path.write_text, f"{ref.text}\n")
-            await self._objects.put(HEAD_KEY, path)
+        await self._objects.put(HEAD_KEY, f"{ref.text}\n".encode())
 
     async def head(self) -> SegmentRef | None:
         """Read that note; ``None`` where there are no segments."""

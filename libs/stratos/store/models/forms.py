@@ -10,10 +10,10 @@ from pydantic import ConfigDict, TypeAdapter, with_config
 
 from stratos.common.errors import BadRequest
 from stratos.common.json_fields import from_fields
+from stratos.core.files.digest import is_digest
 from stratos.store.models.model_record import ModelRecord
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}(/[A-Za-z0-9][A-Za-z0-9._-]{0,63}){0,3}\Z")
-_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _ADAPTER = TypeAdapter(with_config(ConfigDict(extra="forbid"))(ModelRecord))
 
 
@@ -49,7 +49,7 @@ def model_from_json(record_id: str, value: object) -> ModelRecord:
     fields = {**value, "name": name, "digest": digest}
     found = from_fields(_ADAPTER, fields, what=f"model {name!r}", param="model")
     for field, text in (("digest", digest), ("text_digest", found.text_digest)):
-        if not _DIGEST.match(text):
+        if not is_digest(text):
             raise BadRequest(f"{field} must be a SHA-256 in hexadecimal", param=field)
     return found
 

@@ -12,6 +12,7 @@ from pydantic import ConfigDict, TypeAdapter, with_config
 
 from stratos.common.errors import BadRequest
 from stratos.common.json_fields import from_fields
+from stratos.core.files.digest import is_digest
 from stratos.store.models.alias_forms import check_alias_name
 from stratos.store.models.alias_record import WHOLE
 from stratos.store.models.rollout_record import LEAST_DRIFT, RolloutGates, RolloutRecord
@@ -19,7 +20,6 @@ from stratos.store.models.rollout_record import LEAST_DRIFT, RolloutGates, Rollo
 MAX_STEPS = 20
 GATES = tuple(field.name for field in fields(RolloutGates))
 _ADAPTER = TypeAdapter(with_config(ConfigDict(extra="forbid"))(RolloutRecord))
-_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _NATS = re.compile(r"[0-9]{1,2}(\.[0-9]{1,6})?\Z")
 _PERCENT = re.compile(r"(?P<sign>\+?)(?P<number>[0-9]{1,4}(\.[0-9]{1,4})?)%\Z")
 _SPAN = re.compile(r"(?P<number>[0-9]{1,7}(\.[0-9]{1,3})?)(?P<unit>s|m|h|)\Z")
@@ -37,7 +37,7 @@ def rollout_from_json(model: str, value: object) -> RolloutRecord:
         raise BadRequest("a roll-out is an object of its fields", param="rollout")
     found = from_fields(_ADAPTER, {**value, "model": model}, what=f"roll-out of {model!r}", param="rollout")
     for param, digest in (("old", found.old), ("new", found.new)):
-        if not _DIGEST.match(digest):
+        if not is_digest(digest):
             raise BadRequest(f"{param} must be a SHA-256 in hexadecimal", param=param)
     if found.old == found.new:
         raise BadRequest(f"all requests for {model!r} go to this revision already", param="to")

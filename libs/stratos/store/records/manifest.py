@@ -109,10 +109,7 @@ class ManifestStore:
             "models": {record_id: record.text for record_id, record in manifest.models.items()},
             "departed": {tenant_id: record.text for tenant_id, record in manifest.departed.items()},
         }
-        with tempfile.TemporaryDirectory(prefix="stratos-manifest-") as folder:
-            path = Path(folder) / "manifest.json"
-            await asyncio.to_thread(lambda: path.write_text(json.dumps(content), encoding="utf-8"))
-            await self._objects.put(MANIFEST_KEY, path)
+        await self._objects.put(MANIFEST_KEY, await asyncio.to_thread(lambda: json.dumps(content).encode()))
 
 
 def _parse(content: bytes) -> Manifest:

@@ -5,13 +5,13 @@ A tombstone's value is read by people only, so it is never decoded.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from stratos.common.errors import BadRequest
 from stratos.core.adapter import Adapter, AdapterVersion
+from stratos.core.files.digest import is_digest
 from stratos.core.tenancy.content import ContentPolicy, PromptTemplate
 from stratos.core.tenancy.plan import STANDARD, Plan
 from stratos.core.tenancy.roles import Role
@@ -40,7 +40,6 @@ SECRET_FIELDS = frozenset({"mac", "cache_salt", "wrapped"})
 """Fields of values that no log and no list shows."""
 _P99_FIELDS = frozenset({"ttft_p99_ms", "itl_p99_ms", "promise_window_s"})
 _PLAIN = Plan()
-_HEX_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _ADAPTER_TYPES: Mapping[str, type | tuple[type, ...]] = {
     "base_model_digest": str, "uri": str, "digest": str, "rank": int, "alpha": (int, float), "target_modules": list,
     "num_bytes": int, "created_unix_s": int,
@@ -187,7 +186,7 @@ def _tenant(name: str, value: Mapping[str, Any]) -> TenantRecord:
 
 def _key(key_id: str, value: Mapping[str, Any]) -> KeyRecord:
     mac = _text(value, "mac")
-    if not _HEX_DIGEST.match(mac):
+    if not is_digest(mac):
         raise MalformedValue("mac is not a SHA-256 in hexadecimal")
     try:
         role = Role(value.get("role", Role.TENANT))

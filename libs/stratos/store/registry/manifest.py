@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -19,7 +18,7 @@ from annotated_types import Ge
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from stratos.common.errors import InvalidCheckpoint
-from stratos.core.files.digest import PIECE_BYTES, digest_of_pieces
+from stratos.core.files.digest import PIECE_BYTES, digest_of_pieces, is_digest
 from stratos.core.files.model_files import CONFIG_NAME
 from stratos.core.files.model_texts import is_text_name
 from stratos.store.models.model_record import ModelFacts
@@ -31,7 +30,6 @@ MAX_MANIFEST_BYTES = 64 << 20
 MAX_FILES = 4096
 WEIGHTS_SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
-_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +139,7 @@ def check_manifest(manifest: ModelManifest, what: str) -> None:
     for file in manifest.files:
         if not is_published_name(file.name):
             raise InvalidCheckpoint(f"{what} names {file.name[:80]!r}, which is no file of a published model")
-        if len(file.chunks) != -(-file.num_bytes // CHUNK_BYTES) or not all(map(_DIGEST.match, file.chunks)):
+        if len(file.chunks) != -(-file.num_bytes // CHUNK_BYTES) or not all(map(is_digest, file.chunks)):
             raise InvalidCheckpoint(
                 f"{what}: {file.name} has {file.num_bytes} bytes and {len(file.chunks)} chunks of {CHUNK_BYTES}, "
                 "which do not add up"

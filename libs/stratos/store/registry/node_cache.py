@@ -25,6 +25,7 @@ from typing import IO
 
 from stratos.common.errors import BadRequest, DependencyDown, InvalidCheckpoint
 from stratos.common.files import replace_file
+from stratos.core.files.digest import is_digest
 from stratos.core.files.handed_digest import digest_in, hand_over, state_of
 from stratos.core.files.model_files import CONFIG_NAME, digest_to_hand_over
 from stratos.core.files.model_texts import text_digest
@@ -38,7 +39,6 @@ CHECKED_NAME = ".checked"
 MANIFEST_NAME = ".manifest"
 """File of a model: what it was fetched by, for starts while the object store is away."""
 POLL_S = 0.1
-_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _OURS = re.compile(r"\.?[0-9a-f]{64}-[0-9a-f]{16}(\.part)?\Z")
 """Names of folders that may be removed: whatever else lies in the folder stays."""
 
@@ -172,7 +172,7 @@ class NodeCache:
 
     def _known(self, digest: str) -> ModelManifest | None:
         """The manifest of a model that is here; none where it is here with two sets of words, of which one is meant."""
-        paths = list(self._folder.glob(f"{digest}-*")) if _DIGEST.match(digest) else []
+        paths = list(self._folder.glob(f"{digest}-*")) if is_digest(digest) else []
         with suppress(OSError, InvalidCheckpoint):
             if len(paths) == 1:
                 return read_manifest((paths[0] / MANIFEST_NAME).read_bytes(), f"the manifest in {paths[0]}")

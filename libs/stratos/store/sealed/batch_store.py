@@ -15,12 +15,10 @@ import asyncio
 import base64
 import math
 import secrets
-import tempfile
 import time
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -232,10 +230,7 @@ class BatchStore:
         key, place = self.files.key(tenant_id), _result(tenant_id, batch_id, claim)
         sealed = await asyncio.to_thread(lambda: seal(key, zlib.compress(result, 1), place.encode()))
         await self.files.plan(place, _RESULT_KEPT_MS)
-        with tempfile.TemporaryDirectory(prefix="stratos-batch-") as folder:
-            path = Path(folder) / "sealed"
-            await asyncio.to_thread(path.write_bytes, sealed)
-            await self.files.objects.put(place, path)
+        await self.files.objects.put(place, sealed)
         if await self._run(self._commit, tenant_id, batch_id, [*claim, *counts]):
             return True
         await self.files.plan(place, 0)

@@ -15,11 +15,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
-import tempfile
 import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from redis.asyncio import Redis
@@ -114,7 +112,7 @@ class ResponseStore:
         else:
             object_key = f"responses/{tenant_id}/{response_id}"
             await self._run(self._plan, tenant_id, [object_key, ttl_ms + 60_000])
-            await _put_object(self._objects, object_key, sealed)
+            await self._objects.put(object_key, sealed)
             text = f"o{len(sealed)}|{object_key}"
         await self._run(self._put, tenant_id, [bounds.tenant_bytes, ttl_ms, response_id, text])
 
@@ -180,13 +178,6 @@ class ResponseStore:
         if self._objects is None:
             raise DependencyDown("this gateway has no object store, in which this response is")
         return await self._objects.read(key, 0, int(size))
-
-
-async def _put_object(objects: ObjectStore, key: str, content: bytes) -> None:
-    with tempfile.TemporaryDirectory(prefix="stratos-response-") as folder:
-        path = Path(folder) / "sealed"
-        await asyncio.to_thread(path.write_bytes, content)
-        await objects.put(key, path)
 
 
 def _unpacked(content: bytes) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from stratos.common.errors import NotFound, Overloaded
+from stratos.core.placement import WorkerRole
 from stratos_autoscaler.kubernetes.api import MERGE_PATCH, ApiServer, Object
 from stratos_autoscaler.kubernetes.informer import Informer
 from stratos_autoscaler.kubernetes.settings import KubernetesConfig
@@ -135,6 +136,17 @@ class Workloads:
             self.watched_deployments.put(deployment, {"metadata": metadata, "spec": spec})
 
 
+def role_of(found: Object) -> WorkerRole | None:
+    """Role of the workers that an object is of, by its label; ``None`` of other objects."""
+    component = (found["metadata"].get("labels") or {}).get(COMPONENT_LABEL)
+    return next((role for role in WorkerRole if component == f"{role.value}-worker"), None)
+
+
+def conditions_of(found: Object) -> Mapping[str, Object]:
+    """Conditions of an object's status, by type."""
+    return {entry["type"]: entry for entry in (found.get("status") or {}).get("conditions") or ()}
+
+
 def _size(item: Object) -> Size:
     annotations = item["metadata"].get("annotations") or {}
     return Size(
@@ -147,14 +159,13 @@ def _size(item: Object) -> Size:
 def _pod(item: Object) -> Pod:
     metadata, status = item["metadata"], item["status"]
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    conditions = {entry["type"]: entry["status"] for entry in status.get("conditions") or ()}
     cost = annotations.get(DELETION_COST, "0")
     return Pod(
         name=metadata["name"],
         component=labels.get(COMPONENT_LABEL, ""),
         model_name=labels.get(MODEL_LABEL, ""),
         address=status.get("podIP", ""),
-        is_ready=conditions.get("Ready") == "True",
+        is_ready=(conditions_of(item).get("Ready") or {}).get("status") == "True",
         is_leaving="deletionTimestamp" in metadata,
         deletion_cost=int(cost) if cost.lstrip("-").isdigit() else 0,
         age_s=_age_s(metadata.get("creationTimestamp")),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from stratos_autoscaler.kubernetes.api import Object
+from stratos_autoscaler.kubernetes.workloads import conditions_of
 from stratos_autoscaler.model_resources.wanted.spec import StatusReason
 
 MAX_MESSAGE = 400
@@ -36,7 +36,7 @@ def first_problem(deployments: Iterable[Object], pods: Iterable[Object]) -> Prob
 def pod_problem(pod: Object) -> Problem | None:
     """That of one pod; ``None`` of one that is ready, leaves, or just starts."""
     status = pod.get("status") or {}
-    conditions = {entry["type"]: entry for entry in status.get("conditions") or ()}
+    conditions = conditions_of(pod)
     if "deletionTimestamp" in pod["metadata"] or (conditions.get("Ready") or {}).get("status") == "True":
         return None
     scheduled = conditions.get("PodScheduled") or {}
@@ -83,7 +83,7 @@ def _of_container(pod: Object, state: Object) -> Problem | None:
 
 
 def _of_deployment(found: Object) -> Iterator[Problem]:
-    conditions: dict[str, Any] = {c["type"]: c for c in (found.get("status") or {}).get("conditions") or ()}
+    conditions = conditions_of(found)
     refused, progress = conditions.get("ReplicaFailure") or {}, conditions.get("Progressing") or {}
     if refused.get("status") == "True":
         yield _problem(StatusReason.PODS_REFUSED, found, str(refused.get("message", "")))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratos_autoscaler.kubernetes.api import Object
+from stratos_autoscaler.kubernetes.workloads import conditions_of
 from stratos_autoscaler.model_resources.observed import ObservedModel
 from stratos_autoscaler.model_resources.problems import Problem, pod_problem
 from stratos_autoscaler.model_resources.steps import Apply, Delete, Step
@@ -71,7 +72,7 @@ def job_turn(job: Object, end: str, head: str, salt: int, observed: ObservedMode
     if found is None:
         made = {**job, "metadata": {**job["metadata"], "name": name}}
         return JobTurn(state=JobStage.RUNNING, steps=(Apply(made),))
-    conditions = {entry["type"]: entry for entry in (found.get("status") or {}).get("conditions") or ()}
+    conditions = conditions_of(found)
     if (conditions.get("Complete") or {}).get("status") == "True":
         return JobTurn(state=JobStage.DONE)
     problem = next((p for pod in observed.pods_of(name) if (p := pod_problem(pod)) is not None), None)

@@ -10,7 +10,7 @@ from typing import Any
 from stratos.core.placement import WorkerRole
 from stratos_autoscaler.kubernetes.api import Object
 from stratos_autoscaler.kubernetes.noted_pools import POOL
-from stratos_autoscaler.kubernetes.workloads import COMPONENT_LABEL, MODEL_DIGEST
+from stratos_autoscaler.kubernetes.workloads import MODEL_DIGEST, role_of
 from stratos_autoscaler.model_resources.observed import ObservedModel
 from stratos_autoscaler.model_resources.problems import MAX_MESSAGE, Problem
 from stratos_autoscaler.model_resources.records import Recorded
@@ -145,16 +145,16 @@ def _pools(observed: ObservedModel) -> dict[WorkerRole, _PoolCount]:
     found = {}
     for item in observed.of("Deployment"):
         status, metadata = item.get("status") or {}, item["metadata"]
-        for role in WorkerRole:
-            if (metadata.get("labels") or {}).get(COMPONENT_LABEL) == f"{role.value}-worker":
-                is_seen = int(status.get("observedGeneration") or 0) >= int(metadata.get("generation") or 0)
-                found[role] = _PoolCount(
-                    deployment=metadata["name"],
-                    mode=_mode((metadata.get("annotations") or {}).get(POOL, "")),
-                    replicas=int(item["spec"].get("replicas", 1)),
-                    ready=int(status.get("readyReplicas") or 0),
-                    updated=int(status.get("updatedReplicas") or 0) if is_seen else 0,
-                )
+        if (role := role_of(item)) is None:
+            continue
+        is_seen = int(status.get("observedGeneration") or 0) >= int(metadata.get("generation") or 0)
+        found[role] = _PoolCount(
+            deployment=metadata["name"],
+            mode=_mode((metadata.get("annotations") or {}).get(POOL, "")),
+            replicas=int(item["spec"].get("replicas", 1)),
+            ready=int(status.get("readyReplicas") or 0),
+            updated=int(status.get("updatedReplicas") or 0) if is_seen else 0,
+        )
     return {role: found[role] for role in WorkerRole if role in found}
 
 

@@ -37,21 +37,23 @@ class ModelStatus:
     Args:
         shelf: loads what records name.
         models: what is served.
-        live_workers: asks a router.
-        seen_workers: the same, of all that have said which model they serve.
+        known_workers: asks a router for live workers, and for all that have said which model they serve.
     """
 
     def __init__(
         self,
         shelf: ModelShelf,
         models: ModelSet,
-        live_workers: Callable[[], Awaitable[LiveWorkers]],
-        seen_workers: Callable[[], Awaitable[LiveWorkers]],
+        known_workers: Callable[[], Awaitable[tuple[LiveWorkers, LiveWorkers]]],
     ) -> None:
         self.shelf = shelf
         self.models = models
-        self.live_workers = live_workers
-        self.seen_workers = seen_workers
+        self.known_workers = known_workers
+
+    async def live_workers(self) -> LiveWorkers:
+        """Live workers of each model; raises ``StratosError`` where no router answers."""
+        live, _ = await self.known_workers()
+        return live
 
     async def look(self) -> None:
         """See now which revisions have workers; without a router nothing changes."""
@@ -63,7 +65,7 @@ class ModelStatus:
         live: LiveWorkers | None = None
         seen: LiveWorkers = {}
         with contextlib.suppress(StratosError):
-            live, seen = await self.live_workers(), await self.seen_workers()
+            live, seen = await self.known_workers()
         return [self._finished(row, live) | _ready(row, live, seen) for row in (*self._fixed(), *self._recorded())]
 
     def _fixed(self) -> Iterator[dict[str, Any]]:
@@ -99,8 +101,8 @@ def _ready(row: Mapping[str, Any], live: LiveWorkers | None, seen: LiveWorkers) 
     """How many of a revision's workers can take requests, of those that have said that they serve it: "2/3"."""
     if live is None:
         return {"ready": None}
-    counts = [sum(workers.get(row["digest"], {}).values()) for workers in (live, seen)]
-    return {"ready": f"{counts[0]}/{max(counts)}"}
+    num_live, num_seen = (sum(workers.get(row["digest"], {}).values()) for workers in (live, seen))
+    return {"ready": f"{num_live}/{num_seen}"}
 
 
 Handler = Callable[[Any, Request, dict[str, Any]], Awaitable[dict[str, Any]]]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
 from stratos.common.errors import BadRequest, ContextLengthExceeded, InvalidCheckpoint
+from stratos.core.files.digest import is_digest
 from stratos.core.files.embedding_files import read_embedding_config
 from stratos.core.files.model_files import ModelFiles, described_files, read_model_files
 from stratos.core.requests.limits import (
@@ -30,7 +30,6 @@ from stratos_gateway.models.settings import ModelConfig
 
 INLINE_CHARS = 1024
 """Longer texts are encoded in a thread, so that they do not hold up the streams of others; this many take 0.2 ms."""
-_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _MESSAGE_CHARS = 64
 """Characters of text that take as long as rendering one message."""
 
@@ -67,7 +66,7 @@ class ServedModel:
         Raises:
             InvalidCheckpoint: it cannot be served; the message says what to do.
         """
-        if _DIGEST.match(config.digest) and not any(config.path.glob("*.safetensors")):
+        if is_digest(config.digest) and not any(config.path.glob("*.safetensors")):
             return cls._of(config, described_files(config.path, config.digest))
         return cls._of(config, read_model_files(config.path, config.digest))
 

@@ -137,11 +137,13 @@ class RouterSet:
 
     async def live_workers(self) -> LiveWorkers:
         """Live workers of each model, as any router that answers sees them; raises ``StratosError``."""
-        return _counted(await self._fleet(), is_live=True)
+        live, _ = await self.known_workers()
+        return live
 
-    async def seen_workers(self) -> LiveWorkers:
-        """The same of all workers that have said which model they serve, live or not."""
-        return _counted(await self._fleet(), is_live=False)
+    async def known_workers(self) -> tuple[LiveWorkers, LiveWorkers]:
+        """Live workers of each model, and all that have said which one they serve; raises ``StratosError``."""
+        fleet = await self._fleet()
+        return _counted(fleet, is_live=True), _counted(fleet, is_live=False)
 
     async def _fleet(self) -> Fleet:
         error: StratosError = WorkerLost("no router answers")

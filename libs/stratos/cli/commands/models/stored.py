@@ -196,13 +196,11 @@ def store_of(url: str, s3_endpoint: str, admin_url: str, data_dir: Path, run: st
 
 def _with_store(url: str, s3_endpoint: str, work: Callable[[ObjectStore], Awaitable[T]]) -> T:
     from stratos.store.settings import ObjectStoreConfig
-    from stratos.store.urls import open_store
+    from stratos.store.urls import opened_store
 
     async def run() -> T:
-        store = open_store(ObjectStoreConfig(url=url, s3_endpoint_url=s3_endpoint), num_attempts=NUM_ATTEMPTS)
-        try:
+        config = ObjectStoreConfig(url=url, s3_endpoint_url=s3_endpoint)
+        async with opened_store(config, num_attempts=NUM_ATTEMPTS) as store:
             return await work(store)
-        finally:
-            await store.close()
 
     return asyncio.run(run())

@@ -83,17 +83,13 @@ def _words(spec: ModelSpec, templates: Templates) -> Words:
                 StatusReason.INVALID_SPEC, f"spec.terms.{name} is none of {', '.join(sorted(templates.terms))}"
             )
         terms[templates.terms[name]] = value
-    words = SOURCES[spec.source_kind].words(spec.source)
-    # As the chart's ``stratos.cacheFolder``: one folder of a shared cache per content.
-    said = f"{spec.source.get('prefix', '')} {spec.source.get('digest', '')}"
-    if spec.source_kind == "registry":
-        said = f"registry:{spec.source['name']}@{spec.source['digest']} "
-    content = hashlib.sha256(said.encode()).hexdigest()
+    kind = SOURCES[spec.source_kind]
+    content = hashlib.sha256(kind.content(spec.source).encode()).hexdigest()
     return {
         "__MODEL__": spec.name,
         "__SERVED_NAME__": spec.served_name,
         "__OWNER__": f"{templates.owner}/{spec.name}",
         "__TERMS__": json.dumps(terms, sort_keys=True, separators=(",", ":")) if terms else None,
         "__CACHE_FOLDER__": f"{spec.name}-{content[:16]}",
-        **words,
+        **kind.words(spec.source),
     }

@@ -10,7 +10,7 @@ from stratos.core.placement import WorkerRole
 from stratos.planning.settings import ScalingMode
 from stratos_autoscaler.kubernetes.api import Object
 from stratos_autoscaler.kubernetes.noted_pools import POOL
-from stratos_autoscaler.kubernetes.workloads import COMPONENT_LABEL
+from stratos_autoscaler.kubernetes.workloads import role_of
 from stratos_autoscaler.model_resources.wanted.spec import ModelSpec, PoolSize, RefusedModel, StatusReason
 
 SPEC_REPLICAS = "stratosserve.io/spec-replicas"
@@ -31,24 +31,16 @@ def sized(objects: Iterable[Object], spec: ModelSpec) -> list[Object]:
     if not left:
         raise RefusedModel(StatusReason.INVALID_SPEC, "both pools are left out")
     said = {role: _checked(role, spec.sizes.get(role, PoolSize()), bounds[role]) for role in left}
-    return [_with_size(found, said) for found in made if _role(found) is None or _role(found) in left]
+    return [_with_size(found, said) for found in made if role_of(found) is None or role_of(found) in left]
 
 
 def _bounds(objects: Iterable[Object]) -> dict[WorkerRole, dict[str, Any]]:
     found = {}
     for item in objects:
-        role = _role(item)
+        role = role_of(item)
         if role is not None and item["kind"] == "Deployment":
             found[role] = json.loads(item["metadata"]["annotations"][POOL])
     return found
-
-
-def _role(found: Object) -> WorkerRole | None:
-    component = str(found["metadata"]["labels"].get(COMPONENT_LABEL, ""))
-    for role in WorkerRole:
-        if component == f"{role.value}-worker":
-            return role
-    return None
 
 
 def _checked(role: WorkerRole, size: PoolSize, bounds: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,7 +65,7 @@ def _checked(role: WorkerRole, size: PoolSize, bounds: Mapping[str, Any]) -> dic
 
 
 def _with_size(found: Object, said: Mapping[WorkerRole, dict[str, Any]]) -> Object:
-    role = _role(found)
+    role = role_of(found)
     if role is None or found["kind"] not in ("Deployment", "HorizontalPodAutoscaler"):
         return found
     bounds, spec, metadata = said[role], dict(found["spec"]), dict(found["metadata"])

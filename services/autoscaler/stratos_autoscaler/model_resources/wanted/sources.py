@@ -16,7 +16,8 @@ PATH = r"^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*/?$"
 IMAGE = r"^[a-z0-9][a-z0-9._:/-]*(:[A-Za-z0-9_][A-Za-z0-9._-]*)?(@sha256:[0-9a-f]{64})?$"
 ABSOLUTE = r"^(/[A-Za-z0-9_][A-Za-z0-9._-]*)+/?$"
 CLAIM = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
-PUBLISHED = r"^[A-Za-z0-9][A-Za-z0-9._/-]*$"
+SERVED_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}(/[A-Za-z0-9][A-Za-z0-9._-]{0,63}){0,3}$"
+"""Names that gateways serve, and of the registry."""
 DIGEST = r"^[0-9a-f]{64}$"
 
 
@@ -39,6 +40,8 @@ class SourceKind:
     fields: Mapping[str, SourceField]
     words: Callable[[Mapping[str, str]], Words]
     """Made of the texts that a Model has for the fields."""
+    content: Callable[[Mapping[str, str]], str] = lambda said: ""
+    """Text that tells one content from another, as the chart's ``stratos.cacheFolder`` makes it; "" is never cached."""
 
 
 def _object_store(said: Mapping[str, str]) -> Words:
@@ -83,12 +86,13 @@ SOURCES: Mapping[str, SourceKind] = {
             ),
         },
         words=_object_store,
+        content=lambda said: f"{said['prefix']} {said['digest']}",
     ),
     "registry": SourceKind(
         text="A revision of the release's registry, which workers stream.",
         fields={
             "name": SourceField(
-                pattern=PUBLISHED, max_length=200, is_required=True, text="Under which it is published."
+                pattern=SERVED_NAME, max_length=200, is_required=True, text="Under which it is published."
             ),
             "digest": SourceField(
                 pattern=DIGEST,
@@ -98,6 +102,7 @@ SOURCES: Mapping[str, SourceKind] = {
             ),
         },
         words=_registry,
+        content=lambda said: f"registry:{said['name']}@{said['digest']} ",
     ),
     "claim": SourceKind(
         text="A volume of the namespace, mounted read-only.",

@@ -15,12 +15,11 @@ from typing import Any
 
 from stratos.core.placement import WorkerRole
 from stratos_autoscaler.kubernetes.api import Object
-from stratos_autoscaler.model_resources.wanted.sources import SOURCES
+from stratos_autoscaler.model_resources.wanted.sources import SERVED_NAME, SOURCES
 
 GROUP, VERSION, PLURAL = "stratosserve.io", "v1alpha1", "models"
 API_VERSION, KIND = f"{GROUP}/{VERSION}", "Model"
 NAME = r"^[a-z]([-a-z0-9]{0,30}[a-z0-9])?$"
-SERVED_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}(/[A-Za-z0-9][A-Za-z0-9._-]{0,63}){0,3}$"
 MAX_WORKERS = 1000
 DEFAULT_TEMPLATE = "default"
 SIZES = ("replicas", "minReplicas", "maxReplicas")
