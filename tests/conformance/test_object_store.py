@@ -272,3 +272,14 @@ async def test_opening_s3_makes_the_client_and_needs_no_server(tmp_path: Path, m
         await store.list_folder("a")
     assert made == ["s3"], "the first call makes no other one"
     await store.close()
+
+
+async def test_an_object_that_is_removed_while_its_folder_is_listed_is_not_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "kept").write_text("x")
+    monkeypatch.setattr("stratos.store.local_store.os.walk", lambda path: [(str(path), [], ["kept", "removed"])])
+    store = open_store(ObjectStoreConfig(url=f"file://{tmp_path}"))
+    assert [info.key for info in await store.list_folder("folder")] == ["folder/kept"]

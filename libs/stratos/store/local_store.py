@@ -57,7 +57,9 @@ class LocalStore(ObjectStore):
         try:
             for parent, _, names in os.walk(path):
                 keys = [(Path(parent) / name).relative_to(self._root).as_posix() for name in names]
-                found += [ObjectInfo(key, self._inside(key).stat().st_size) for key in keys if is_plain_key(key)]
+                for key in filter(is_plain_key, keys):
+                    with suppress(FileNotFoundError):  # it was removed since its folder was read
+                        found.append(ObjectInfo(key, self._inside(key).stat().st_size))
                 if len(found) > MAX_FOLDER_FILES:
                     break
         except OSError as error:
