@@ -85,6 +85,12 @@ class Instruments:
             if isinstance(row, MetricRow):
                 vars(self)[name] = row.open(registry)
 
+    def end_series(self, label: str, value: str) -> None:
+        """Show no series any more whose label has this value."""
+        for name, row in vars(type(self)).items():
+            if isinstance(row, MetricRow) and label in row.labels:
+                vars(self)[name].remove_by_labels({label: value})
+
 
 def gauge(name: str, text: str, *labels: str) -> MetricRow[Gauge]:
     """Declare a value that goes up and down."""

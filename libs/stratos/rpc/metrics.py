@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
+
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, disable_created_metrics
 
+from stratos.core.tenant import PLATFORM_TENANT
 from stratos.rpc.instruments import Instruments, counter, histogram
 
 _DURATION_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
@@ -11,29 +15,44 @@ _DURATION_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 
 _DELAY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 OTHER_TENANTS = "other"
+_ALWAYS = frozenset((OTHER_TENANTS, PLATFORM_TENANT))
 
 
 class TenantLabels:
-    """Values of the label ``tenant``: the first tenants that come have series of their own, all others share one.
+    """Values of the label ``tenant``: some tenants have series of their own, all others share one.
 
-    Without a bound their number would grow with the customers, and with it what every scrape costs.
+    Without a bound their number would grow with the customers, and with it what every scrape costs.  Places go to the
+    tenants of an agreement, and those that it leaves to the first that come; without one, all do.
 
     Args:
-        most: tenants with series of their own.
+        most: tenants with series of their own, the platform itself beside them.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._known: set[str] = set()
+        self._known: dict[str, None] = {}
+        """In the order in which they came."""
 
     def label_of(self, tenant: str) -> str:
         """Return the label's value for a tenant."""
-        if tenant in self._known:
+        if tenant in self._known or tenant in _ALWAYS:
             return tenant
         if len(self._known) >= self._most:
             return OTHER_TENANTS
-        self._known.add(tenant)
+        self._known[tenant] = None
         return tenant
+
+    def agree(self, tenants: Iterable[str]) -> list[str]:
+        """Give the places to these, the first ones if there are too many; returns those that have lost theirs."""
+        agreed = dict.fromkeys(islice(tenants, self._most))
+        others = [tenant for tenant in self._known if tenant not in agreed]
+        num_free = self._most - len(agreed)
+        self._known = agreed | dict.fromkeys(others[:num_free])
+        return others[num_free:]
+
+    def forget(self, tenant: str) -> None:
+        """Free the place of a tenant, whose series are over."""
+        self._known.pop(tenant, None)
 
 
 class RpcMetrics(Instruments):

@@ -16,8 +16,8 @@ from stratos.engine.kv_cache.pins import REASONS
 from stratos.engine.kv_disk.counts import KEEP_REFUSALS, LOAD_REFUSALS
 from stratos.engine.kv_disk.disk_index import DROP_REASONS
 from stratos.rpc.instruments import Instruments, counter, gauge, histogram
-from stratos.rpc.metrics import TenantLabels
 from stratos.worker.engine_client.device_time import DeviceTime
+from stratos.worker.meters.device_series import DeviceSeries
 
 _STAGE_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -169,7 +169,7 @@ class WorkerMetrics(Instruments):
 
     def __init__(self, registry: CollectorRegistry, device: str = "cpu", max_tenants: int = 200) -> None:
         super().__init__(registry)
-        self._tenants = TenantLabels(max_tenants)
+        self._device_series = DeviceSeries(self.device_seconds, max_tenants)
         self._device = device
         self._seen: Counts[str] = Counts()
 
@@ -206,14 +206,7 @@ class WorkerMetrics(Instruments):
         """Copy what is kept for the ledger, and whose the device's time was."""
         self.usage_held.set(num_held)
         idle_ns = device_time.idle_ns  # before the rest, which may grow at the same time
-        totals: Counts[tuple[str, str]] = Counts()
-        for tenant, ns in device_time.by_tenant.items():
-            totals["tenant", self._tenants.label_of(tenant)] += ns
-        totals["platform", ""], totals["idle", ""] = device_time.platform_ns, idle_ns
-        for (state, tenant), ns in totals.items():
-            name = f"device {state} {tenant}"
-            self.device_seconds.labels(state, tenant).inc(max(ns - self._seen[name], 0) / 1e9)
-            self._seen[name] = max(ns, self._seen[name])
+        self._device_series.show(device_time.by_tenant, device_time.platform_ns, idle_ns)
 
     def _count(self, status: EngineStatus) -> None:
         """Add to the counters what happened since the last snapshot."""

@@ -31,6 +31,7 @@ from stratos.store.counters.key_use import KeyUse
 from stratos.store.counters.leases import LeaseStore
 from stratos.store.counters.redemptions import Redemptions
 from stratos.store.counters.serving import ServingStore
+from stratos.store.counters.tenant_tokens import TenantTokenStore
 from stratos.store.data_keys import PlatformKeys, parse_platform_key
 from stratos.store.keys import Peppers
 from stratos.store.ledger.chain import Chain
@@ -82,6 +83,7 @@ from stratos_gateway.models.adapters import SnapshotAdapters, SnapshotBlocks
 from stratos_gateway.models.aliases import AliasChoice, SnapshotAliases
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.shelf import ModelShelf, Phase, Placed, Wanted
+from stratos_gateway.observe.tenant_series import TenantSeries, nothing_noted
 from stratos_gateway.oidc.credentials import KeysAndTokens
 from stratos_gateway.oidc.fetching import fetch_keys
 from stratos_gateway.oidc.issuer_keys import IssuerKeys
@@ -198,10 +200,19 @@ async def open_backends(
         tasks["file-objects"] = ObjectSweep(files, settings.files.sweep_s).run
         most_batches = settings.batches.tenant_batches
         batches = BatchStore(redis, settings.records, files, name, most_batches, store_id)
-    stored = [kept.forget for kept in (receipts, answers, responses, streams, batches, files) if kept is not None]
+    largest = None
+    if num_series := settings.observe.max_tenant_series:
+        look_s = settings.observe.tenant_series_interval_s
+        largest = TenantTokenStore(redis, settings.records, num_series, look_s, store_id)
+    places = receipts, answers, responses, streams, batches, files, largest
+    stored = [kept.forget for kept in places if kept is not None]
     rewrites = FileRewrites(redis, settings.records, clock, settings.admin.forget_after_s, store_id)
     forget = [routers.forget_tenant, *stored, rewrites.forget]
     departed = DepartedTenants(follower.snapshot, forget, settings.admin.forget_after_s)
+    note_tokens = nothing_noted
+    if largest is not None:
+        series = TenantSeries(largest, metrics, departed.name_of, settings.observe.tenant_series_interval_s)
+        note_tokens, tasks["tenant-series"] = series.note, series.run
     tasks |= {"older-ledgers": older.run, "departed-tenants": departed.run}
     if platform is not None:
         missing = MissingDataKeys(store, platform, follower, partial(living_tenants, follower), store_id)
@@ -251,6 +262,7 @@ async def open_backends(
             receipts=receipts,
             readings=readings,
         ),
+        note_tokens=note_tokens,
         tasks=tasks,
         collectors=(SnapshotMetrics(follower), RolloutMetrics(rolling.all, aliases.find, time.time)),
         snapshot_text=SnapshotCopies(follower).text,

@@ -16,7 +16,7 @@ from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import PLATFORM_TENANT
 from stratos.rpc.instruments import Instruments, counter, gauge, histogram, loop_counter, loop_histogram
 from stratos.rpc.loop_instruments import LoopHistogram
-from stratos.rpc.metrics import TenantLabels
+from stratos.rpc.metrics import OTHER_TENANTS, TenantLabels
 
 _TTFT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _DURATION_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
@@ -48,7 +48,7 @@ class AnswerOutcome(enum.StrEnum):
     """The client ended the connection."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestMeters:
     """Instruments of requests with one set of labels, looked up once."""
 
@@ -59,6 +59,10 @@ class RequestMeters:
     output_length: Histogram
     prompt_tokens: Counter
     output_tokens: Counter
+
+    def count_for(self, others: RequestMeters) -> None:
+        """Open requests count from now on among these others: the series of their tenant are over."""
+        self.prompt_tokens, self.output_tokens = others.prompt_tokens, others.output_tokens
 
 
 DAY_S = 24 * 3600.0
@@ -271,6 +275,13 @@ class GatewayMetrics(Instruments):
                 output_tokens=self._output_tokens.labels(*own),
             )
         return meters
+
+    def agree_on_tenants(self, tenants: Iterable[str]) -> None:
+        """Give series of their own to the tenants that all processes agreed on, the largest first."""
+        for gone in self.tenants.agree(tenants):
+            for key in [key for key in self._running if key[0] == gone]:
+                self._running.pop(key).count_for(self.running(OTHER_TENANTS, *key[1:]))
+            self.end_series("tenant", gone)
 
     def show_models(self, served: Iterable[tuple[str, str]]) -> None:
         """Show which name each served digest has: routers and autoscaler know digests alone."""

@@ -42,6 +42,7 @@ from stratos_gateway.models.loading import load_models
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.shelf import ModelArrivals, no_arrivals
 from stratos_gateway.observe.recent_load import RecentLoad
+from stratos_gateway.observe.tenant_series import NoteTokens, nothing_noted
 from stratos_gateway.policies.source import NO_CONTENT, ContentSource
 from stratos_gateway.preparation.kv_keys import no_kv_key
 from stratos_gateway.response_cache.shared import SharedAnswers
@@ -82,6 +83,8 @@ class Backends:
     """Models and adapters that are refused for now."""
     content: ContentSource = NO_CONTENT
     """Content policies and prompt templates."""
+    note_tokens: NoteTokens = nothing_noted
+    """Finds the largest tenants, which have series of their own."""
     tasks: Mapping[str, Callable[[], Coroutine[Any, Any, Any]]] = field(default_factory=dict)
     """Root tasks that keep them fresh."""
     collectors: Sequence[Collector] = ()

@@ -89,7 +89,7 @@ def steps(parts: GatewayParts) -> list[Step]:
         *([] if billing is None else [BudgetStep(billing.budgets)]),
         LimitsStep(limiter),
         InputStep(),
-        MetricsStep(parts.metrics, parts.recent_load),
+        MetricsStep(parts.metrics, parts.recent_load, parts.backends.note_tokens),
         *([] if (evidence := parts.backends.rollouts) is None else [RolloutStep(evidence)]),
         *([] if billing is None else [AccountStep(billing.meter)]),
         *([] if parts.streams is None else [StreamStep(_stream_join(parts, parts.streams))]),
@@ -125,6 +125,7 @@ def preparation_tools(parts: GatewayParts, catalogue: ModelCatalogue, kept: Resp
         is_metered=parts.billing is not None,
         continuations=parts.backends.continuations,
         kv_key=parts.backends.kv_key,
+        tenant_label=parts.metrics.tenants.label_of,
     )
 
 
@@ -136,7 +137,7 @@ def build_endpoints(parts: GatewayParts, edge: Edge, tools: PreparationTools) ->
     vectors = VectorSource(
         parts.fleet, parts.admission, parts.embeddings, settings.requests.embedding_timeout_s, settle
     )
-    embedding, streams = EmbeddingPreparer(catalogue), parts.backends.streams
+    embedding, streams = EmbeddingPreparer(catalogue, parts.metrics.tenants.label_of), parts.backends.streams
     begun = no_record if streams is None else BegunAnswers(streams)
     chooser = ModelChooser(parts.backends.choices, catalogue.resolve, parts.backends.choice_affinity)
     chains = Chains(catalogue.resolve, chooser, parts.metrics)

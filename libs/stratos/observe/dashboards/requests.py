@@ -109,7 +109,7 @@ TENANTS = Dashboard(
     panels=(
         Panel(
             title="Output tokens per second",
-            text="The first tenants have series of their own; `other` is the rest.",
+            text="The largest tenants have series of their own; `other` is the rest.",
             queries=(Query(rate("stratos_output_tokens_total", "tenant"), "{{tenant}}"),),
         ),
         Panel(
@@ -119,8 +119,8 @@ TENANTS = Dashboard(
         ),
         Panel(
             title="Tokens of tenants without a series of their own",
-            text="Part of the output tokens that `other` stands for. Above 0 the other panels miss what processes "
-            "that met a tenant late count there: raise `OBSERVE__MAX_TENANT_SERIES`.",
+            text="Part of the output tokens that `other` stands for: of tenants smaller than those with series. "
+            "`OBSERVE__MAX_TENANT_SERIES` says how many these are.",
             queries=(
                 Query(
                     rate("stratos_output_tokens_total", where='tenant="other"')

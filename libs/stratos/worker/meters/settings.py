@@ -17,7 +17,7 @@ class WorkerObserveConfig:
     device_hour_price: Annotated[float, Ge(0)] = 0.0
     """Price of its device for an hour, in a currency of yours: costs of tokens follow from it. 0 shows none."""
     max_tenant_series: Annotated[int, Ge(0)] = 200
-    """Tenants with series of their own, in the order in which they come; later ones share "other"."""
+    """Tenants with series of their own; the others share "other". Gateways say which, with each request."""
     peak_memory_bytes_per_s: Annotated[float, Ge(0)] = 0.0
     """Measured bandwidth of its memory (`scripts/gpu_check.py` prints that of a GPU); 0 shows no use of it."""
     peak_operations_per_s: Annotated[float, Ge(0)] = 0.0

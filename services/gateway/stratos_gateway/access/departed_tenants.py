@@ -94,6 +94,11 @@ class DepartedTenants:
         """The last record of a tenant, living or not, by which its debts are priced."""
         return self._known.get(tenant_id) or self._last.get(tenant_id)
 
+    def name_of(self, tenant_id: str) -> str | None:
+        """The name of a tenant that there is now."""
+        found = self._known.get(tenant_id)
+        return None if found is None else found.name
+
     async def run(self) -> None:
         """Root task."""
         async with asyncio.TaskGroup() as group:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -51,12 +52,14 @@ class EmbeddingPreparer:
 
     Args:
         catalogue: names of models.
+        tenant_label: of a tenant's name, in metrics of workers.
     """
 
     prompt_param = "input"
 
-    def __init__(self, catalogue: ModelCatalogue) -> None:
+    def __init__(self, catalogue: ModelCatalogue, tenant_label: Callable[[str], str] = str) -> None:
         self._catalogue = catalogue
+        self._tenant_label = tenant_label
 
     async def prepare(
         self, body: dict[str, Any], tenant: Tenant, trace: TraceContext, revision: str = ""
@@ -96,8 +99,9 @@ class EmbeddingPreparer:
             raise BadRequest("this model does not embed", param="model", code="unsupported_operation")
         inputs = await model.encode_inputs(body.inputs, adds_special=body.adds_special)
         check_input_lengths([len(ids) for ids in inputs], tenant.plan.max_prompt_tokens, model.base.max_model_len)
+        terms = tenant.terms(target.adapter, new_nonce())
         return EmbedCall(
-            terms=tenant.terms(target.adapter, new_nonce()),
+            terms=replace(terms, tenant_name=self._tenant_label(tenant.name)),
             model_digest=target.model_digest,
             inputs=inputs,
             pooling=config.pooling,

@@ -14,6 +14,7 @@ from stratos_gateway.answering.request import ClientRequest
 from stratos_gateway.http.exchange import RequestFacts
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.observe.recent_load import RecentLoad
+from stratos_gateway.observe.tenant_series import NoteTokens
 from stratos_gateway.openai.chunks import Usage
 
 
@@ -23,11 +24,13 @@ class MetricsStep(Step):
     Args:
         metrics: of the process.
         recent_load: the times of the last minute, for routers.
+        note_tokens: told tenant id and tokens of each answer.
     """
 
-    def __init__(self, metrics: GatewayMetrics, recent_load: RecentLoad) -> None:
+    def __init__(self, metrics: GatewayMetrics, recent_load: RecentLoad, note_tokens: NoteTokens) -> None:
         self._metrics = metrics
         self._recent_load = recent_load
+        self._note_tokens = note_tokens
 
     def around(self, request: ClientRequest[Any]) -> AtEnd:
         """Count the answer, however it ends; a request that was not answered took nothing."""
@@ -41,6 +44,7 @@ class MetricsStep(Step):
     def _count(self, request: ClientRequest[Any], output: Output) -> None:
         tenant, facts, usage = request.tenant, request.exchange.facts, output.usage
         meters = self._metrics.running(tenant.name, tenant.priority_class, request.prepared.base_model)
+        self._note_tokens(tenant.id, usage.num_prompt_tokens + usage.num_output_tokens)
         meters.prompt_tokens.inc(usage.num_prompt_tokens)
         meters.prompt_length.observe(usage.num_prompt_tokens)
         meters.output_length.observe(usage.num_output_tokens)

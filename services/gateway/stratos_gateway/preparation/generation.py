@@ -69,6 +69,7 @@ class PreparationTools:
         is_metered: requests are billed.
         continuations: tokens with which answers go on; ``None`` makes none.
         kv_key: seals a tenant's KV on disk; empty where nothing of it may go there.
+        tenant_label: of a tenant's name, in metrics of workers.
     """
 
     catalogue: ModelCatalogue
@@ -79,6 +80,7 @@ class PreparationTools:
     is_metered: bool = False
     continuations: ContinuationTokens | None = None
     kv_key: Callable[[Tenant], bytes] = no_kv_key
+    tenant_label: Callable[[str], str] = str
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,10 +298,10 @@ class GenerationPreparer:
         tag = meter_tag(*facts) if tools.is_metered else None
         promised_ms = tenant.plan.itl_p99_ms
         mark = tools.watermarks.watermark_for(tenant.name, target.listed_names)
-        kv_key = tools.kv_key(tenant)
+        kv_key, label = tools.kv_key(tenant), tools.tenant_label(tenant.name)
         ids = identity.request_ids or ("",) * len(identity.prompts)
         nonce, is_open = new_nonce(), can_go_on(tools.continuations, tenant, body, shape)
-        prior = _priors(checked.continued, len(identity.prompts))
+        own, prior = tenant.terms(identity.adapter, nonce), _priors(checked.continued, len(identity.prompts))
         sampling = [
             sampling_params(options, len(prompt), tenant.plan, model, mark, _longest(choices))
             for prompt, choices in zip(identity.prompts, prior, strict=True)
@@ -308,7 +310,7 @@ class GenerationPreparer:
             is_open = _has_room(tools.continuations, options.n * sum(params.max_tokens for params in sampling))
         return tuple(
             GenerationSpec(
-                terms=replace(tenant.terms(identity.adapter, nonce), pins=pin_terms(tenant.plan, marks), kv_key=kv_key),
+                terms=replace(own, tenant_name=label, pins=pin_terms(tenant.plan, marks), kv_key=kv_key),
                 model_digest=identity.model_digest,
                 model=model.base.name,
                 prompt_ids=prompt,

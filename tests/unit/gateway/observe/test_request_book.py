@@ -115,6 +115,14 @@ def test_tenants_beyond_the_bound_share_a_series() -> None:
         "a",
         OTHER_TENANTS,
     ]
+    assert labels.agree(["c", "b", "x"]) == ["a"], "the first two of them, and nothing is left"
+    assert [labels.label_of(name) for name in ("a", "b", "c", PLATFORM_TENANT)] == [
+        OTHER_TENANTS,
+        "b",
+        "c",
+        PLATFORM_TENANT,
+    ]
+    assert labels.agree(["x"]) == ["b"], "who came last keeps what is left"
     registry, metrics, _ = make()
     for name in ("a", "b", "c", "d"):
         metrics.running(name, 1).output_tokens.inc(2)
