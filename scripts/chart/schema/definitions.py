@@ -13,6 +13,7 @@ from stratos.routing.policy.scorers import SCORERS
 NAME = r"^[a-z]([-a-z0-9]{0,30}[a-z0-9])?$"
 _TEXT = {"type": "string"}
 _FILLED = {"type": "string", "minLength": 1}
+_DIGEST = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _OBJECTS = {"type": "array", "items": {"type": "object"}}
 _NO_TERMS = ("path", "name", "digest")
 """Settings of a model that are not its terms: what it is, and where."""
@@ -95,16 +96,18 @@ def _model(values: dict[str, Any], terms: dict[str, Any]) -> dict[str, Any]:
 
 
 def _model_template(model: dict[str, Any]) -> dict[str, Any]:
-    """Pools of a model to come; spares of a worker's size are of models that are known."""
+    """Pools of a model to come; spares of a worker's size and pre-pulling are of models that are known."""
     pools = {
         role: _closed(**{name: part for name, part in model[role]["properties"].items() if name != "warmSpares"})
         for role in ("prefill", "decode")
     }
     source = model_source()["properties"]
+    registry_cache = source["registry"]["properties"]["cache"]
+    del registry_cache["properties"]["prePull"]
     return _closed(
         **pools,
         cache=source["objectStore"]["properties"]["cache"],
-        registryCache=source["registry"]["properties"]["cache"],
+        registryCache=registry_cache,
         sizeLimit={"$ref": "#/definitions/quantity"},
     )
 
@@ -132,11 +135,7 @@ def model_source() -> dict[str, Any]:
         ),
         registry=_closed(
             name=_TEXT | {"description": "Name under which it is published; empty: the name of the entry."},
-            digest={
-                "type": "string",
-                "pattern": "^[0-9a-f]{64}$",
-                "description": "The revision, as `stratos models publish` printed it behind the @.",
-            },
+            digest=_DIGEST | {"description": "The revision, as `stratos models publish` printed it behind the @."},
             cache=_closed(
                 claim=_TEXT | {"description": "A claim that the workers of a node, or all of them, share and write."},
                 hostPath=_TEXT
@@ -146,6 +145,12 @@ def model_source() -> dict[str, Any]:
                     "description": "Memory: of the pod, for nodes without a disk; counts beside what the engine takes.",
                 },
                 sizeLimit={"$ref": "#/definitions/quantity"},
+                prePull=_closed(digests={"type": "array", "items": _DIGEST, "uniqueItems": True})
+                | {
+                    "description": "A pod on each node where its workers may run fills hostPath before they come, "
+                    "with further revisions, too: {digests: [...]}.",
+                    "minProperties": 1,
+                },
             ),
         ),
         imageVolume=_closed(repository=_FILLED, tag=_TEXT, digest=_TEXT, path=_TEXT),
