@@ -78,11 +78,14 @@ def test_certificates_of_cert_manager_name_what_peers_expect(issuer: dict[str, s
     """No controller acted on them: their fields are those that the services' own certificates have."""
     found = checked({"mtls": {"source": "certManager", "certManager": {"issuerRef": issuer}}})
     certificates = {o["spec"]["secretName"]: o["spec"] for o in found if o["kind"] == "Certificate"}
+    own = {
+        PeerRole.AUTOSCALER: ("demo-autoscaler.stratos.svc",),
+        PeerRole.REDIS: ("demo-redis", "demo-redis.stratos.svc"),
+    }
     for role in set(PeerRole) - {PeerRole.SUPERVISOR}:
         identity, spec = Identity("demo.stratos", role), certificates[f"demo-tls-{role}"]
         assert spec["uris"] == [identity.uri]
-        own = ("demo-autoscaler.stratos.svc",) if role is PeerRole.AUTOSCALER else ()
-        assert tuple(spec["dnsNames"]) == (*identity.dns_names, *own)
+        assert tuple(spec["dnsNames"]) == (*identity.dns_names, *own.get(role, ()))
         assert {"server auth", "client auth"} <= set(spec["usages"])
         assert spec["issuerRef"]["name"] == issuer.get("name", "demo-tls-ca")
     assert sum(spec.get("isCA", False) for spec in certificates.values()) == num_own

@@ -74,8 +74,11 @@
 {{- include "stratos.checkPairs" . -}}
 {{- include "stratos.checkModelTemplates" . -}}
 {{- if .Values.networkPolicies.enabled }}{{ include "stratos.checkEdges" . }}{{ end -}}
+{{- if and (include "stratos.hasRedisTls" .) (not .Values.mtls.enabled) -}}
+{{- fail "redis.tls.enabled: its certificate is one of mtls, which is off" -}}
+{{- end -}}
 {{- if and .Values.mtls.enabled (eq .Values.mtls.source "secrets") -}}
-{{- range list "gateway" "router" "prefill-worker" "decode-worker" "lora-registry" "autoscaler" -}}
+{{- range concat (list "gateway" "router" "prefill-worker" "decode-worker" "lora-registry" "autoscaler") (ternary (list "redis") list (not (empty (include "stratos.hasRedisTls" .)))) -}}
 {{- include "stratos.checkSecret" (dict "root" $ "where" "mtls.secretPrefix" "name" (printf "%s-%s" (include "stratos.tlsPrefix" $) .) "keys" (list "tls.crt" "tls.key" "ca.crt")) -}}
 {{- end -}}
 {{- end -}}

@@ -82,7 +82,8 @@
 {{- end }}
 - name: {{ .prefix }}REDIS_URL
   {{- if $isOwn }}
-  value: redis://:$(REDIS_PASSWORD)@{{ include "stratos.name" (list .root "redis") }}:6379/0
+  {{- $tls := include "stratos.hasRedisTls" .root }}
+  value: redis{{ if $tls }}s{{ end }}://:$(REDIS_PASSWORD)@{{ include "stratos.name" (list .root "redis") }}:6379/0{{ if $tls }}?ssl_ca_certs=/etc/stratos/redis/ca.crt{{ end }}
   {{- else }}
   valueFrom:
     secretKeyRef: {name: {{ $external.name | quote }}, key: {{ $external.key | quote }}}

@@ -1,17 +1,31 @@
-{{/* Redis' authority as a volume of a pod. */}}
+{{/* Whether the release's own Redis speaks TLS. */}}
+{{- define "stratos.hasRedisTls" -}}
+{{- if and .Values.redis.enabled .Values.redis.tls.enabled }}yes{{ end -}}
+{{- end }}
+
+{{/* Secret and key of Redis' authority, as JSON, which is empty where none is given. */}}
+{{- define "stratos.redisCa" -}}
+{{- $own := dict "name" (printf "%s-redis" (include "stratos.tlsPrefix" .)) "key" "ca.crt" -}}
+{{- if include "stratos.hasRedisTls" . -}}
+{{- toJson $own -}}
+{{- else -}}
+{{- toJson (ternary .Values.redis.external.caSecret dict (and (not .Values.redis.enabled) (not (empty .Values.redis.external.caSecret.name)))) -}}
+{{- end -}}
+{{- end }}
+
+{{/* It as a volume of a pod. */}}
 {{- define "stratos.redisCaMount" -}}
-{{- if and (not .Values.redis.enabled) .Values.redis.external.caSecret.name }}
+{{- if include "stratos.redisCa" . | fromJson }}
 - {name: redis-ca, mountPath: /etc/stratos/redis, readOnly: true}
 {{- end }}
 {{- end }}
 
 {{- define "stratos.redisCaVolume" -}}
-{{- $secret := .Values.redis.external.caSecret -}}
-{{- if and (not .Values.redis.enabled) $secret.name }}
+{{- with include "stratos.redisCa" . | fromJson }}
 - name: redis-ca
   secret:
-    secretName: {{ $secret.name | quote }}
-    items: [{key: {{ $secret.key | quote }}, path: ca.crt}]
+    secretName: {{ .name | quote }}
+    items: [{key: {{ .key | quote }}, path: ca.crt}]
 {{- end }}
 {{- end }}
 

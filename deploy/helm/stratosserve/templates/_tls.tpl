@@ -15,6 +15,12 @@
 {{- if and .Values.mtls.enabled (eq .Values.mtls.source "job") }}yes{{ end -}}
 {{- end }}
 
+{{/* Names that clients of the release's own Redis expect in its certificate, as JSON. */}}
+{{- define "stratos.redisHosts" -}}
+{{- $name := include "stratos.name" (list . "redis") -}}
+{{- toJson (list $name (printf "%s.%s.svc" $name .Release.Namespace)) -}}
+{{- end }}
+
 {{/* Certificate of a service: dict root, prefix, component. */}}
 {{- define "stratos.tlsEnv" -}}
 {{- if .root.Values.mtls.enabled -}}
@@ -47,6 +53,9 @@
 - --ca-lifetime-days={{ $job.caLifetimeDays }}
 - --overlap-s={{ int $job.overlapSeconds }}
 - --dns-name=autoscaler={{ include "stratos.autoscalerHost" .root }}
+{{- range include "stratos.redisHosts" .root | fromJsonArray }}
+- --dns-name=redis={{ . }}
+{{- end }}
 - --label=app.kubernetes.io/name=stratosserve
 - --label=app.kubernetes.io/instance={{ .root.Release.Name }}
 {{- end }}

@@ -31,6 +31,8 @@ class PeerRole(enum.StrEnum):
     ADMIN = "admin"
     METRICS_READER = "metrics-reader"
     """Another scaler of the cluster, such as KEDA: it reads numbers of the autoscaler and nothing else."""
+    REDIS = "redis"
+    """The Redis that a release has of its own; it calls nothing."""
 
 
 WORKER_ROLES = frozenset({PeerRole.PREFILL_WORKER, PeerRole.DECODE_WORKER})
