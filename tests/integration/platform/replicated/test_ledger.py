@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -233,13 +234,15 @@ async def check_sums(ledger: Ledger) -> None:
         await asyncio.sleep(0.1)
 
 
-async def until_noted(platform: PlatformProcess) -> None:
-    """Gateways have noted every decode worker for those that follow them."""
+async def until_noted(platform: PlatformProcess, http: httpx.AsyncClient) -> None:
+    """Gateways have noted every decode worker, those that they have asked, for the gateways that follow them."""
     statuses = await asyncio.to_thread(lambda: platform.status()["workers"])
     wanted = {worker["incarnation"] for worker in statuses if worker["role"] == "decode"}
+    numbers = itertools.count(1000)
     async with ledger_of(platform) as ledger:
 
         async def is_noted() -> bool:
+            await asyncio.gather(*(Call(f"noted-{n}", body_of(n, 5)).run(http) for n in itertools.islice(numbers, 4)))
             return wanted <= {worker.incarnation for worker in await ledger.store.workers()}
 
         await eventually(is_noted, "every decode worker is noted")
@@ -255,7 +258,7 @@ async def test_requests_of_gateways_that_die_before_they_can_write_are_billed_on
                 await entries_of(ledger, {f"warm-{n}" for n in range(4)})
             processes = await asyncio.to_thread(platform.processes)
             gateways = [psutil.Process(processes[f"gateway-{n}"]["pid"]) for n in range(2)]
-            await until_noted(platform)
+            await until_noted(platform, http)
             connection.execute_command("CLIENT", "PAUSE", "120000", "WRITE")
             try:
                 await asyncio.gather(*(call.run(http) for call in calls))
