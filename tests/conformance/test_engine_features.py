@@ -192,10 +192,10 @@ async def test_preempted_sequences_come_back_from_host_memory_and_the_status_tel
 async def test_choices_and_requests_end_in_any_phase(start: Start) -> None:
     scheduler = {"max_num_seqs": 3, "max_num_batched_tokens": 8, "default_output_tokens": 8}
     client, outputs = await start(scheduler, step_s=0.003, num_blocks=1024)
-    await client.add(make_request(range(30), "prefill", max_tokens=3000))
+    await client.add(make_request(range(4000), "prefill", max_tokens=3000))  # its prompt takes 500 steps
     client.abort(RequestKey("prefill", 0))
     await client.add(make_request(range(9), "choices", n=3, max_tokens=3000))
-    await eventually(lambda: len(outputs.tokens) == 3)
+    await eventually(lambda: outputs.tokens.keys() >= {("choices", i) for i in range(3)})
     await client.add(make_request(range(30), "queued", max_tokens=3000))
     client.abort(RequestKey("queued", 0))
     client.abort(RequestKey("choices", 0), (0, 2))

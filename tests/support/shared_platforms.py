@@ -1,4 +1,10 @@
-"""Which files of the tests run in one process of pytest-xdist: those of a room, since they share a running platform.
+"""Which files of the tests run in one process of pytest-xdist, and beside which others.
+
+The files of a room run in one process, since they share a running platform.
+
+Half of the processes take what computes, whole platforms first; the others take what mostly waits. When a side has
+nothing left, its processes help the other one. In one order for all, four processes of two cores wait for minutes,
+and then compute for minutes.
 
 A process that dies costs the test that it died of.  xdist 3.8 hands out again all that the process ever had; what had
 passed is then work without tests, for which the others wait for ever (its issues 1327 and 1378).
@@ -15,6 +21,8 @@ from xdist.workermanage import WorkerController
 
 PLATFORMS = PurePosixPath("tests/integration/platform")
 """Each folder in it has one platform for all of its files."""
+WAITING = (PurePosixPath("tests/integration"), PurePosixPath("tests/conformance"))
+"""Their tests wait for other processes and for servers, those of whole platforms less than the others."""
 
 
 class RoomScheduling(LoadFileScheduling):
@@ -34,6 +42,9 @@ class RoomScheduling(LoadFileScheduling):
         return left[0][1] if left else None
 
     def _assign_work_unit(self, node: WorkerController) -> None:
+        side = bool(self.nodes.index(node) % 2)
+        if (first := next((scope for scope in self.workqueue if mostly_waits(scope) is side), None)) is not None:
+            self.workqueue.move_to_end(first, last=False)
         with suppress(OSError):  # it has died, and the news of it comes next: what was its own is handed out again
             super()._assign_work_unit(node)
 
@@ -58,3 +69,8 @@ def _room(path: str) -> str:
 def starts_platform(path: str) -> bool:
     """Whether the tests of a file, below the repository, need a whole platform."""
     return PurePosixPath(path).is_relative_to(PLATFORMS)
+
+
+def mostly_waits(path: str) -> bool:
+    """Whether the tests of a file or room, below the repository, leave most of a core to others."""
+    return not starts_platform(path) and any(PurePosixPath(path).is_relative_to(folder) for folder in WAITING)

@@ -16,6 +16,7 @@ from stratos.core.placement import WorkerRole
 from stratos.worker.engine_client.thread import ThreadEngine
 from tests.support.paths import BASE_MODEL
 from tests.support.reference.adapter_folders import write_adapter
+from tests.support.waiting import eventually
 from tests.support.worlds.worker_world import Gateway, Worker, World, open_world
 
 NUM_REQUESTS = 90
@@ -48,11 +49,15 @@ async def test_nothing_is_left_of_cancelled_requests(world: World, tmp_path: Pat
     assert any(stream.tokens for stream in streams), "some were cancelled while they ran"
     for worker in (decode, prefill):
         await worker.wait_baseline()
-        status = worker.process.opened.context.engine.status()
-        assert (status.num_running, status.num_waiting, status.is_computing) == (0, 0, False)
+        await eventually(lambda worker=worker: _is_idle(worker), "the step that took the last of them out is over")
         _assert_no_pins(worker)
     last = await gateway.submit([5] * 40, request_id="last", prefill=(prefill,), model_digest=_digest(decode))
     assert (await last.over()).error is None
+
+
+def _is_idle(worker: Worker) -> bool:
+    status = worker.process.opened.context.engine.status()
+    return (status.num_running, status.num_waiting, status.is_computing) == (0, 0, False)
 
 
 def _digest(worker: Worker) -> str:

@@ -63,6 +63,7 @@ async def other_worker(
     options, _ = fitted(told)
     settings = topology.worker_settings(name, options, ends, paths) | topology.worker_sizes(options) | dict(env or {})
     spec = topology.service_spec(name, "decode_worker", settings, address_file=found, options=options, role="decode")
+    found.unlink(missing_ok=True)  # of an earlier worker of this name
     popen = warm_process.begin(spec.module, env={**os.environ, **spec.env})
     entry = run.workers_folder / f"{name}.json"
     try:

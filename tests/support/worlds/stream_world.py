@@ -166,6 +166,7 @@ async def stream_worlds(
     num: int = 2,
     first: Mapping[str, Any] = MappingProxyType({}),
     lease_s: float = 0.6,
+    keepalive_s: float = 0.02,
     **more: Any,
 ) -> AsyncIterator[list[AdminWorld]]:
     """Start them; ``first`` are settings of the first one's records, ``more`` of all.
@@ -180,7 +181,7 @@ async def stream_worlds(
                 "platform_key": "22" * 32,
                 "snapshot": {"poll_s": 0.02},
                 "object_store": {"url": f"file://{folder}/blobs"},
-                "http": {"sse_keepalive_s": 0.02},
+                "http": {"sse_keepalive_s": keepalive_s},
                 "ledger": {"interval_s": 0.05, "usage_reads_per_min": 6000, "spool_path": folder / f"spool-{number}"},
                 "streams": {
                     "flush_s": 0.01,

@@ -176,14 +176,3 @@ def test_all_end_with_their_supervisor(package: str, tmp_path: Path) -> None:
         server_pid = psutil.Process(pid).ppid()
         supervisor.kill()
     wait_until(lambda: not psutil.pid_exists(pid) and not psutil.pid_exists(server_pid), what="the end of both")
-
-
-def test_what_is_imported_before_a_fork_computes_nothing_and_has_one_thread() -> None:
-    code = (
-        "import importlib, os, sys; from stratos.rpc.forking.server import MODULES\n"
-        "for module in MODULES: importlib.import_module(f'{module}.__main__')\n"
-        "print(len(os.listdir('/proc/self/task')), 'torch' in sys.modules, 'grpc' in sys.modules)"
-    )
-    env = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
-    assert done.stdout.split() == ["1", "False", "True"]
