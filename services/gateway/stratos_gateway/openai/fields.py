@@ -150,7 +150,7 @@ class Fields:
             raise BadRequest(f"{param} is not supported by this server", param=param, code="unsupported_parameter")
 
     def end(self) -> None:
-        """Refuse what was not read, or list it within ``leniently``, unless answers would obey no constraint."""
+        """Refuse what was not read, or list it within ``Leniently``, unless answers would obey no constraint."""
         unknown = UNKNOWN.get()
         if unknown is not None:
             for name in _CONSTRAINTS:
