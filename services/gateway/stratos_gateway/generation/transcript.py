@@ -88,12 +88,12 @@ class Transcript:
     @property
     def num_output_tokens(self) -> int:
         """Tokens emitted so far, over all choices."""
-        return sum(len(choice.ids) for choice in self.choices)
+        return sum([len(choice.ids) for choice in self.choices])
 
     @property
     def num_new_tokens(self) -> int:
         """Tokens that this answer has made; an earlier one that it goes on from made the others."""
-        return sum(len(choice.ids) - choice.num_prior for choice in self.choices)
+        return sum([len(choice.ids) - choice.num_prior for choice in self.choices])
 
     @property
     def num_cached_tokens(self) -> int:
