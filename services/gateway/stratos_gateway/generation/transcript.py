@@ -17,6 +17,7 @@ from stratos_gateway.generation.journal import ChoiceJournal, JournalConflict
 
 FOLD_S = 1.0
 """Seconds in which times between tokens are counted together, which is cheaper than one by one."""
+NO_DRAFTS = DraftUse()
 PassOn = Callable[[int, int], bool]
 """Journals and sends a token of a choice that is alone, at its offset; False, and nothing is done, where it cannot."""
 
@@ -52,6 +53,7 @@ class Transcript:
         pass_on: PassOn = pass_nothing,
     ) -> None:
         self.choices = tuple(choices)
+        self._only = self.choices[0] if len(self.choices) == 1 else None
         self.receipt: Receipt | None = None
         """Receipt of the first attempt that sent one: a prompt that a recovery computes again is not the client's."""
         self._drafts: dict[int, DraftUse] = {}
@@ -93,6 +95,8 @@ class Transcript:
     @property
     def num_new_tokens(self) -> int:
         """Tokens that this answer has made; an earlier one that it goes on from made the others."""
+        if self._only is not None:  # as of nearly every request
+            return len(self._only.ids) - self._only.num_prior
         return sum([len(choice.ids) - choice.num_prior for choice in self.choices])
 
     @property
@@ -217,7 +221,7 @@ class Transcript:
     @property
     def drafts(self) -> DraftUse:
         """Sum over the attempts that a worker ended."""
-        total = DraftUse()
+        total = NO_DRAFTS
         for use in self._drafts.values():
             total = total.plus(use)
         return total

@@ -71,6 +71,10 @@ class Fields:
         self._left = dict(content)
         self.path = path
 
+    def has_any(self, names: frozenset[str]) -> bool:
+        """Whether one of these is left to be read: a look at all of them at once, for what few bodies have."""
+        return not names.isdisjoint(self._left)
+
     def take(self, name: str) -> Any:
         """The value of a field, ``None`` when it is absent or null."""
         return self._left.pop(name, None)
@@ -126,7 +130,7 @@ class Fields:
 
     def numbers(self, names: Iterable[str]) -> dict[str, Any]:
         """Read those of some numeric fields that are given, each within the limits of its row."""
-        given = [name for name in names if name in self._left]
+        given = [name for name in names if name in self._left] if self._left else []
         return {name: value for name in given if (value := self.number(name)) is not None}
 
     def take_metadata(self) -> Mapping[str, str]:
