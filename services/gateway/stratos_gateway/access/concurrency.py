@@ -196,7 +196,9 @@ class Admission:
         return place
 
     def _leave(self, number: int, tenant_id: str) -> None:
-        self._by_class[self._open.pop(number).priority_class] -= 1
+        place = self._open.pop(number)
+        place.refusals.clear()  # they know the request, which knows its place
+        self._by_class[place.priority_class] -= 1
         self.num_open -= 1
         self._by_tenant[tenant_id] -= 1
         if not self._by_tenant[tenant_id]:

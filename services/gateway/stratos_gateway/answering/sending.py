@@ -120,6 +120,8 @@ class ChunkSender:
             if is_next_tried or not stream.is_started:
                 raise
             return await _end_with(request, stream, error)
+        finally:
+            output.send_now = output.send_token = None  # both know the output
         await stream.end(last)
         request.end_whole()
 

@@ -88,6 +88,8 @@ class Fanout(ChunkOutput):
             task.cancel()
         if running:
             await asyncio.gather(*running, return_exceptions=True)
+        for generation in self.generations:
+            generation.close()
 
     def confirm(self, chunks: Sequence[ChoiceChunk]) -> None:
         """These have been written to the client."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any
 
+from stratos.common.changed import changed
 from stratos.common.errors import StratosError, WaitTooLong
 from stratos.core.ledger.entry import OWN_RANK, RequestOutcome
 from stratos.core.ledger.pricing import Times
@@ -45,7 +45,7 @@ class GeneratedOutput(Fanout):
         journals: Sequence[Sequence[ChoiceJournal]] | None = None,
     ) -> None:
         options, tokenizer = request.prepared.options, request.prepared.tokenizer
-        specs = [replace(spec, terms=request.dated(spec.terms)) for spec in request.prepared.specs]
+        specs = [changed(spec, terms=request.dated(spec.terms)) for spec in request.prepared.specs]
         stops, token_of = (options.stop, options.include_stop), request.prepared.token_of
         super().__init__(specs, options.n, stops, tokenizer, fleet, waiting, journals, token_of)
         self._may_overflow = waiting.overflow_after_s > 0

@@ -27,6 +27,10 @@ def pass_nothing(offset: int, token_id: int) -> bool:
     return False
 
 
+def notify_nothing() -> None:
+    """Let what comes lie."""
+
+
 class Transcript:
     """Belongs to the event loop.
 
@@ -74,6 +78,8 @@ class Transcript:
         self._itls = ItlCounter(promised_itl_us)
         self._token_s: dict[int, float] = {}
         self._first_s: dict[int, float] = {}
+        self._told: tuple[tuple[float, int], Times] | None = None
+        """Times of a moment; metrics, receipt and bill ask for those of the end."""
         self._gaps_s: list[float] = []
         """Times between tokens that are not counted yet."""
         self._fold_s = 0.0
@@ -125,6 +131,12 @@ class Transcript:
         self.fold()
         if not self._first_s:
             return Times()
+        state = received_s, self.num_new_tokens
+        if self._told is None or self._told[0] != state:
+            self._told = state, self._times(received_s)
+        return self._told[1]
+
+    def _times(self, received_s: float) -> Times:
         ttft_s = min(self._first_s.values()) - received_s
         num_gaps = self.num_new_tokens - len(self._first_s)
         gaps_s = sum(last_s - self._first_s[index] for index, last_s in self._token_s.items())
@@ -194,6 +206,10 @@ class Transcript:
             self._fold_s = now_s + FOLD_S
             self.fold()
         return True
+
+    def close(self) -> None:
+        """Tell nothing more of what comes."""
+        self._notify, self._pass_on = notify_nothing, pass_nothing
 
     def fold(self) -> None:
         """Count times between tokens that wait for it."""

@@ -32,7 +32,7 @@ import orjson
 from prometheus_client import Counter, Gauge
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from stratos.common.errors import BadRequest, Overloaded
 from stratos.common.ids import new_id
@@ -46,6 +46,7 @@ MAX_HEAD_BYTES = 64 * 1024
 """Other servers take 8 to 64 KiB."""
 UPGRADE = "stratos.upgrade"
 """Extension of ASGI: the ``Upgrade`` of a request that asks for one."""
+_CONTINUE = b"HTTP/1.1 100 "
 _LAST_S = 0.5
 """Time that an upgraded connection gets for its end when the server stops."""
 
@@ -85,6 +86,42 @@ class ChunkedParts:
     def write(self, part: bytes) -> None:
         """Send a part as a chunk."""
         self._transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+
+
+class JoinedHead:
+    """Transport of one answer until the first part of its body; then the connection's takes its place.
+
+    uvicorn writes the head as soon as it has it, though ASGI lets a server wait for the body: that is a call of the
+    system, and a wake-up of the client, for each.
+
+    Args:
+        cycle: of the answer.
+        transport: of the connection.
+    """
+
+    def __init__(self, cycle: RequestResponseCycle, transport: asyncio.Transport) -> None:
+        self._cycle = cycle
+        self._transport = transport
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        """Keep the head, and send it with what comes next."""
+        if data.startswith(_CONTINUE):
+            self._transport.write(data)
+        elif not self._head:
+            self._head = data
+        else:
+            self._cycle.transport = self._transport
+            self._transport.write(self._head + data)
+
+    def close(self) -> None:
+        """Send what there is, and end the connection."""
+        if self._head:
+            self.write(b"")
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 class Upgraded(Protocol):
@@ -201,6 +238,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._stop_timer()
         super().on_headers_complete()
         self._most_bytes = self._state.uploads.get(self.scope["path"], self._limits.max_message_bytes)
+        if self.scope["method"] == "POST":  # answers to others may have no body, or none that is sent
+            self.cycle.transport = JoinedHead(self.cycle, self.transport)  # type: ignore[assignment]
         is_upgrade = self.parser.should_upgrade()
         if is_upgrade:
             upgrade = Upgrade(self.transport, self.flow, self._become)

@@ -114,8 +114,6 @@ class EventStream:
         self._num_writing += 1
         try:
             await self._begin()
-            if self._num_writing == 1 and self._parts.is_open:  # what began it did not wait
-                return self._parts.write(data)
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
         finally:
             self._num_writing -= 1

@@ -57,6 +57,7 @@ class Keeping(NamedTuple):
 
 
 NO_KEEPING = Keeping()
+_KEEPING = frozenset({CACHE_OPTIONS, RETENTION})
 
 
 class Fields:
@@ -90,6 +91,8 @@ class Fields:
 
     def take_keeping(self) -> Keeping:
         """Fields of OpenAI about the whole prompt, which do not know of each other; raises like ``take_ttl``."""
+        if not self.has_any(_KEEPING):
+            return NO_KEEPING
         path = f"{self.path}{CACHE_OPTIONS}"
         options = _mark_of(cache_options, self.take(CACHE_OPTIONS), path)
         ttls = {RETENTION: self.take_ttl(RETENTION) or 0, CACHE_OPTIONS: options.keeps_s if options else 0}
