@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 
 
 def new_id(prefix: str) -> str:
     """A fresh id such as ``req-3f2a...``: 96 random bits."""
-    return f"{prefix}-{secrets.token_hex(12)}"
+    return f"{prefix}-{os.urandom(12).hex()}"
 
 
 def new_incarnation() -> str:
@@ -17,9 +17,9 @@ def new_incarnation() -> str:
 
 def new_seed() -> int:
     """A seed for the counter RNG: 63 random bits."""
-    return secrets.randbits(63)
+    return int.from_bytes(os.urandom(8)) >> 1
 
 
 def new_nonce() -> bytes:
     """128 random bits that are used once."""
-    return secrets.token_bytes(16)
+    return os.urandom(16)

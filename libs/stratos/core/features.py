@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 
 from stratos.core.requests.embedding import EmbedCall, PoolingKind
 from stratos.core.requests.grammar import GrammarKind
@@ -125,15 +126,17 @@ GRAMMARS: Mapping[GrammarKind, Feature] = {
 }
 POOLINGS: Mapping[PoolingKind, Feature] = dict.fromkeys((PoolingKind.LAST, PoolingKind.MEAN), Feature.EMBEDDINGS)
 
-_SAMPLING_DEFAULTS = SamplingParams()
+_FEATURES_OF_SAMPLING = tuple((name, feature) for name, feature in SAMPLING.items() if feature is not None)
+_sampling_values = attrgetter(*(name for name, _ in _FEATURES_OF_SAMPLING))
+_SAMPLING_DEFAULTS = _sampling_values(SamplingParams())
 
 
 def required_features(request: EngineRequest) -> frozenset[str]:
     """Features that a worker must offer to run a generation."""
     sampling, needed = request.sampling, set[str]()
-    for name, feature in SAMPLING.items():
-        if feature is not None and getattr(sampling, name) != getattr(_SAMPLING_DEFAULTS, name):
-            needed.add(feature)
+    if (values := _sampling_values(sampling)) != _SAMPLING_DEFAULTS:
+        rows = zip(_FEATURES_OF_SAMPLING, values, _SAMPLING_DEFAULTS, strict=True)
+        needed.update(feature for (_, feature), value, default in rows if value != default)
     if sampling.grammar is not None:
         needed.add(GRAMMARS[sampling.grammar.kind])
     if len(request.choices) > 1:

@@ -15,7 +15,7 @@ from stratos.common.errors import StratosError
 from stratos.core.kv import promises_exact
 from stratos.core.ledger.usage import MeterTag
 from stratos.core.placement import WorkerRef
-from stratos.core.requests.pins import NO_PINS, NO_WRITES, CacheWrites
+from stratos.core.requests.pins import NO_WRITES, CacheWrites
 from stratos.core.requests.records import EngineRequest, FinishReason, PositionLogprobs, RequestKey
 from stratos.core.trace import NO_TRACE, TraceContext
 
@@ -35,20 +35,6 @@ class Submission:
     """Features that the worker must offer by the gateway's judgement; the worker judges for itself, too."""
     meter: MeterTag | None = None
     """Facts that it is billed by; ``None`` for a request that is not billed."""
-
-    def without_pins(self) -> Submission:
-        """The same, for a worker that keeps no KV at the wish of a client."""
-        if not self.request.terms.pins.breakpoints:
-            return self
-        terms = dataclasses.replace(self.request.terms, pins=NO_PINS)
-        return dataclasses.replace(self, request=dataclasses.replace(self.request, terms=terms))
-
-    def without_kv_key(self) -> Submission:
-        """The same, for a worker without a disk tier: a key goes where it is used, and nowhere else."""
-        if not self.request.terms.kv_key:
-            return self
-        terms = dataclasses.replace(self.request.terms, kv_key=b"")
-        return dataclasses.replace(self, request=dataclasses.replace(self.request, terms=terms))
 
     def without_choices(self, indexes: tuple[int, ...]) -> Submission:
         """The same, with some choices finished: the engine runs the others alone."""

@@ -36,7 +36,13 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(service: str, log_format: str, level: str) -> None:
-    """Send all records of this process to stderr; replaces earlier handlers."""
+    """Send all records of this process to stderr; replaces earlier handlers.
+
+    Records do not find out which line of code, thread and process they are of, which no format shows: that takes most
+    of their time (the ``logging`` module's own switches, see "Optimization" in its manual).
+    """
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler(sys.stderr)
     if log_format == "json":
         handler.setFormatter(JsonFormatter(service))

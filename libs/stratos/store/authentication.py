@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,9 @@ from stratos.store.keys import KeyRecord, Peppers, key_mac, parse_key
 from stratos.store.records.follower import SnapshotFollower
 from stratos.store.records.record import Kind, Record
 from stratos.store.records.tenant_lookup import NOT_NOW, TenantLookup, deleted
+
+_MAX_ACCEPTED = 4096
+"""Keys whose tenants are remembered; beyond that all are looked up again."""
 
 
 class KeyCheck:
@@ -37,6 +41,10 @@ class KeyCheck:
         self._peppers = peppers
         self._note_use = note_use
         self._wall_clock = wall_clock or follower.unix_s
+        self._accepted: dict[bytes, Tenant] = {}
+        """Tenants as keys have shown them, by the SHA-256 of the key, which no log and no dump should have."""
+        self._accepted_at = (-1, -1)
+        """Version of the snapshot of which they are made."""
 
     async def authenticate(self, text: str) -> Tenant:
         """The tenant of a key.
@@ -47,6 +55,16 @@ class KeyCheck:
             DependencyDown: the snapshot lacks the key or its tenant and cannot be followed, its pepper is not set here,
                 or the snapshot is older than the bound that was set.
         """
+        digest, version = hashlib.sha256(text.encode()).digest(), self._follower.snapshot.version
+        if version != self._accepted_at or len(self._accepted) >= _MAX_ACCEPTED:
+            self._accepted, self._accepted_at = {}, version
+        if (known := self._accepted.get(digest)) is None or self._follower.refuses or self._has_expired(known):
+            return await self._check(text, digest)
+        self._note_use(known.key_id)
+        return known
+
+    async def _check(self, text: str, digest: bytes) -> Tenant:
+        """The tenant of a key, whatever is known of it from before."""
         key_id = parse_key(text)
         if self._follower.refuses:
             raise DependencyDown(NOT_NOW)
@@ -61,10 +79,16 @@ class KeyCheck:
         tenant = await self._find_tenant(key)
         self._note_use(key_id)
         terms = key.terms
-        return replace(
+        shown = replace(
             tenant, key_id=key_id, role=terms.role, models=terms.models, networks=terms.networks,
             expires_unix_s=terms.expires_unix_s,
         )  # fmt: skip
+        if self._follower.snapshot.version == self._accepted_at:  # nothing has changed while it was looked for
+            self._accepted[digest] = shown
+        return shown
+
+    def _has_expired(self, tenant: Tenant) -> bool:
+        return tenant.expires_unix_s is not None and self._wall_clock() >= tenant.expires_unix_s
 
     async def recall(self, name: str, tenant_id: str, key_id: str) -> Tenant:
         """The tenant that asked for something earlier, as its key shows it now.

@@ -70,6 +70,7 @@ class GatewayApp:
                 await (self._cors or self._answer)(scope, receive, exchange.send)
             finally:
                 self._finish(exchange, scope, exchange.counted_status)
+                exchange.close()
 
     def _error_form(self, path: str) -> ErrorForm:
         found = (form for base, form in self._error_forms.items() if path == base or path.startswith(f"{base}/"))

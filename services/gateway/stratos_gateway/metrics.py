@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from stratos.common.shed_reason import ShedReason
 from stratos.core.generation import Receipt
 from stratos.core.ledger.pricing import Times, kept_promises
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import PLATFORM_TENANT
-from stratos.rpc.instruments import Instruments, counter, gauge, histogram, loop_counter, loop_histogram
+from stratos.rpc.instruments import Instruments, counter, gauge, loop_counter, loop_histogram
 from stratos.rpc.loop_instruments import LoopHistogram
 from stratos.rpc.metrics import OTHER_TENANTS, TenantLabels
 
@@ -52,11 +52,11 @@ class AnswerOutcome(enum.StrEnum):
 class RequestMeters:
     """Instruments of requests with one set of labels, looked up once."""
 
-    ttft: Histogram
+    ttft: LoopHistogram
     itl: LoopHistogram
-    duration: Histogram
-    prompt_length: Histogram
-    output_length: Histogram
+    duration: LoopHistogram
+    prompt_length: LoopHistogram
+    output_length: LoopHistogram
     prompt_tokens: Counter
     output_tokens: Counter
 
@@ -78,7 +78,7 @@ class GatewayMetrics(Instruments):
     """
 
     # fmt: off
-    _ttft = histogram(
+    _ttft = loop_histogram(
         "stratos_request_ttft_seconds", "Time from a prompt's start to its first token.",
         "model", "class", buckets=_TTFT_BUCKETS_S,
     )
@@ -86,19 +86,19 @@ class GatewayMetrics(Instruments):
         "stratos_request_itl_seconds", "Time between consecutive tokens of one choice, as they reach the gateway.",
         "model", "class", buckets=_ITL_BUCKETS_S,
     )
-    _duration = histogram(
+    _duration = loop_histogram(
         "stratos_request_duration_seconds", "Time from a request's arrival to the end of its answer.",
         "model", "class", buckets=_DURATION_BUCKETS_S,
     )
-    _prompt_length = histogram(
+    _prompt_length = loop_histogram(
         "stratos_request_prompt_tokens", "Prompt tokens of an answered request.", "model", "class",
         buckets=_LENGTH_BUCKETS,
     )
-    _output_length = histogram(
+    _output_length = loop_histogram(
         "stratos_request_output_tokens", "Output tokens of an answered request, over all its choices.",
         "model", "class", buckets=_LENGTH_BUCKETS,
     )
-    outcomes = counter(
+    outcomes = loop_counter(
         "stratos_request_outcomes", "Ended requests for tokens or vectors; an error within a stream counts as one.",
         "model", "class", "outcome",
     )
@@ -125,7 +125,7 @@ class GatewayMetrics(Instruments):
         "stratos_promise_window_credit",
         "Credits of windows that missed a promised p99, in units of the currency.", "tenant", "plan",
     )
-    requests = counter("stratos_requests", "Answered HTTP requests (499: the client left).", "route", "status")
+    requests = loop_counter("stratos_requests", "Answered HTTP requests (499: the client left).", "route", "status")
     shed = counter(
         "stratos_requests_shed", "Requests that a full system refused (503 overloaded), by reason.",
         "reason", zeros=ShedReason,
@@ -147,7 +147,9 @@ class GatewayMetrics(Instruments):
     )
     connections = gauge("stratos_http_connections", "Connections of the OpenAI API.")
     connections_refused = counter("stratos_http_connections_refused", "Connections beyond the limit.")
-    _prompt_tokens = counter("stratos_prompt_tokens", "Prompt tokens of ended requests.", "tenant", "model", "class")
+    _prompt_tokens = loop_counter(
+        "stratos_prompt_tokens", "Prompt tokens of ended requests.", "tenant", "model", "class"
+    )
     _output_tokens = loop_counter(
         "stratos_output_tokens", "Output tokens, as they reach the gateway.", "tenant", "model", "class"
     )
@@ -167,10 +169,10 @@ class GatewayMetrics(Instruments):
         "Requests that went to the external endpoint: served, broken in the middle, failed (they wait here).",
         "outcome",
     )
-    prompt_sources = counter(
+    prompt_sources = loop_counter(
         "stratos_prompt_tokens_by_source", "Prompt tokens by where their KV came from at the decode worker.", "source"
     )
-    prefills = counter("stratos_prefills", "Prompts by the path their KV took.", "path")
+    prefills = loop_counter("stratos_prefills", "Prompts by the path their KV took.", "path")
     routers = gauge("stratos_routers", "Routers, by whether they answer.", "state")
     reports_dropped = counter(
         "stratos_router_reports_dropped",
@@ -183,7 +185,7 @@ class GatewayMetrics(Instruments):
     convicted_refusals = counter(
         "stratos_convicted_refusals", "Placements that were not asked for, because the prompt is convicted."
     )
-    ledger_entries = counter("stratos_ledger_entries", "Entries written into the ledger, by outcome.", "outcome")
+    ledger_entries = loop_counter("stratos_ledger_entries", "Entries written into the ledger, by outcome.", "outcome")
     ledger_pending = gauge("stratos_ledger_pending", "Entries in memory that could not be written or spooled.")
     ledger_spool_bytes = gauge("stratos_ledger_spool_bytes", "Entries on disk that wait for Redis.")
     ledger_dropped = counter("stratos_ledger_dropped", "Entries given up: too many waited, or a disk lost them.")

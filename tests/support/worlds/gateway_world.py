@@ -23,7 +23,7 @@ from stratos.core.placement import WorkerRole
 from stratos.core.requests.pins import PinnedSpan, cache_writes
 from stratos.core.requests.records import RequestKey
 from stratos.rpc.clients.dialer import Dialer
-from stratos.rpc.codec.generation import delta_from_pb, step_to_pb, welcome_to_pb
+from stratos.rpc.codec.generation import delta_from_pb, messages_of, step_to_pb, welcome_to_pb
 from stratos.rpc.codec.usage import CACHE_WRITES
 from stratos.rpc.errors import to_error_detail
 from stratos.rpc.serving.process import serve_async
@@ -94,6 +94,8 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
     knows_columns: bool = True
     """Its build does; one from before them says each token in an entry of its own."""
     sessions: list[FakeOutputSession] = field(default_factory=list)
+    num_messages: int = 0
+    """Read so far, each with those behind it."""
     prompt_shift: dict[str, float] = field(default_factory=dict)  # of a prompt's log probabilities, by model digest
 
     def __post_init__(self) -> None:
@@ -127,8 +129,10 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
             self.reset.clear()
 
     async def _read(self, session: FakeOutputSession) -> None:
-        while (message := await session.context.read()) is not grpc.aio.EOF:
-            self._handle(message, session)
+        while (read := await session.context.read()) is not grpc.aio.EOF:
+            self.num_messages += 1
+            for message in messages_of(read):
+                self._handle(message, session)
 
     def _handle(self, message: decode_pb2.SessionRequest, session: FakeOutputSession) -> None:
         if message.HasField("submit"):

@@ -174,6 +174,9 @@ class CacheWrites:
         return dict(zip(WRITE_COUNTS, (self.num_5m, self.num_1h, self.num_24h), strict=True))
 
     def plus(self, other: CacheWrites) -> CacheWrites:
+        """The sum; mostly there is nothing to add."""
+        if self == NO_WRITES or other == NO_WRITES:
+            return other if self == NO_WRITES else self
         return CacheWrites(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(CacheWrites)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from stratos.common.changed import changed
 from stratos.core.adapter import BASE_MODEL, AdapterRef
 from stratos.core.requests.pins import NO_PINS, PinTerms
 
@@ -72,7 +73,7 @@ class RequestTerms:
     def for_router(self) -> RequestTerms:
         """The part that placement needs: the router knows no salts and no names."""
         adapter = replace(self.adapter, uri="") if self.adapter.uri else self.adapter
-        return replace(self, tenant_name="", cache_salt=b"", kv_key=b"", adapter=adapter, pins=NO_PINS)
+        return changed(self, tenant_name="", cache_salt=b"", kv_key=b"", adapter=adapter, pins=NO_PINS)
 
     def left_s(self, now_s: float) -> float | None:
         """Seconds until the deadline, 0 when it has passed; ``None`` without a deadline."""

@@ -11,7 +11,7 @@ OLD_SIGNS = frozenset("?[]")
 
 def is_allowed(patterns: Sequence[str], name: str) -> bool:
     """Whether an ACL has the name of a model or an adapter."""
-    return any(_matches(pattern, name) for pattern in patterns)
+    return "*" in patterns or any(_matches(pattern, name) for pattern in patterns)
 
 
 def covers(patterns: Sequence[str], others: Sequence[str]) -> bool:

@@ -17,8 +17,9 @@ from stratos.core.fleet import Fleet
 from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import AttemptReport, Placement, PlacementRequest
 from stratos.core.requests.convictions import ConvictionUpdate
-from stratos.rpc.clients.channel import is_serving, translate_errors
+from stratos.rpc.clients.channel import translate_errors
 from stratos.rpc.clients.dialer import PLAIN, Dialer, PeerRole
+from stratos.rpc.clients.health_watch import HealthWatch
 from stratos.rpc.clients.router_session import RouterSession, SessionUnknown
 from stratos.rpc.codec.convictions import GATEWAY_UPDATE, ROUTER_UPDATE
 from stratos.rpc.codec.fleet import FLEET, GATEWAY_LOAD
@@ -42,6 +43,7 @@ class RouterClient:
         self._channel = dialer.channel(address, PeerRole.ROUTER)
         self._stub = router_pb2_grpc.RouterServiceStub(self._channel)
         self._session = RouterSession(self._stub.Session, self._clock)
+        self._health = HealthWatch(self._channel, SERVICE_NAME)
 
     async def schedule(self, request: PlacementRequest, *, timeout_s: float | None = None) -> Placement:
         """Wait for a placement.
@@ -75,8 +77,8 @@ class RouterClient:
                 await self._stub.Complete(message, timeout=COMPLETE_TIMEOUT_S)
 
     async def is_serving(self, *, timeout_s: float) -> bool:
-        """Whether the router answers in time that it takes calls."""
-        return await is_serving(self._channel, SERVICE_NAME, timeout_s=timeout_s)
+        """Whether the router says that it takes calls, as it last did; it tells by itself when that changes."""
+        return await self._health.is_serving(timeout_s=timeout_s)
 
     async def exchange_convictions(self, update: ConvictionUpdate, *, timeout_s: float) -> ConvictionUpdate:
         """Tell the router what this gateway knows, and hear what others do; idempotent.
@@ -118,6 +120,7 @@ class RouterClient:
     async def close(self) -> None:
         """Close the channel; calls in flight are lost."""
         await self._session.close()
+        await self._health.close()
         await self._channel.close()
 
     async def __aenter__(self) -> Self:

@@ -59,8 +59,11 @@ class RouterSession:
         if self._clock.now() < self._unknown_until_s:
             raise SessionUnknown
         try:
-            async with asyncio.timeout(timeout_s):
+            if timeout_s is None:  # nor a timer
                 answer = await self._open_stream().ask(call)
+            else:
+                async with asyncio.timeout(timeout_s):
+                    answer = await self._open_stream().ask(call)
         except TimeoutError as error:
             raise WorkerLost(f"{_PEER} did not answer within {timeout_s:.1f} s") from error
         except SessionUnknown:

@@ -5,7 +5,7 @@ Malformed enums are refused here; ranges are the receiver's to check.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from stratos.api.worker.v1 import decode_pb2
 from stratos.common.errors import Internal
@@ -86,7 +86,15 @@ def hello(*, takes_columns: bool = False) -> decode_pb2.SessionRequest:
 
 def welcome_to_pb(worker: WorkerRef, features: frozenset[str]) -> decode_pb2.Welcome:
     """First message down: who answers, and what it offers."""
-    return decode_pb2.Welcome(worker=REF.to_pb(worker), protocol_version=PROTOCOL_VERSION, features=sorted(features))
+    return decode_pb2.Welcome(
+        worker=REF.to_pb(worker), protocol_version=PROTOCOL_VERSION, features=sorted(features), takes_further=True
+    )
+
+
+def messages_of(message: decode_pb2.SessionRequest) -> Iterator[decode_pb2.SessionRequest]:
+    """A message up, and those behind it."""
+    yield message
+    yield from message.further
 
 
 def cancel(key: RequestKey, choices: tuple[int, ...] = ()) -> decode_pb2.SessionRequest:

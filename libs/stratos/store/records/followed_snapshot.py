@@ -103,6 +103,8 @@ class FollowedSnapshot:
         """Records known here that the last whole read of the store did not have."""
         self.num_merged = 0
         """Versions of records that were taken."""
+        self.num_cleared = 0
+        """How often all of them were given up."""
         self.malformed: dict[tuple[Kind, str], str] = {}
         """Records that cannot be read now, and why."""
         self._records: dict[tuple[Kind, str], dict[str, Record]] = {}
@@ -112,6 +114,11 @@ class FollowedSnapshot:
         self._confirmed_s: float | None = None
         self._is_in_contact = False
         self._is_foreign = False
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Another one for each state of the records."""
+        return self.num_merged, self.num_cleared
 
     @property
     def state(self) -> SnapshotState:
@@ -253,6 +260,7 @@ class FollowedSnapshot:
         self._confirmed_s = confirmed_s
 
     def _clear(self) -> None:
+        self.num_cleared += 1
         self._records.clear()
         self._keys.clear()
 

@@ -14,7 +14,7 @@ from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.common.errors import BadRequest, StratosError
 from stratos.core.features import name_features
 from stratos.core.requests.records import RequestKey
-from stratos.rpc.codec.generation import step_to_pb, submit_from_pb, welcome_to_pb
+from stratos.rpc.codec.generation import messages_of, step_to_pb, submit_from_pb, welcome_to_pb
 from stratos.rpc.codec.usage import counts_to_pb
 from stratos.worker.context import WorkerContext
 from stratos.worker.decode import session as sessions
@@ -74,8 +74,9 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
 
     async def _read(self, session: sessions.OutputSession, context: Any) -> None:
         try:
-            while (message := await context.read()) is not grpc.aio.EOF:
-                self._handle(session, message)
+            while (read := await context.read()) is not grpc.aio.EOF:
+                for message in messages_of(read):
+                    self._handle(session, message)
         finally:
             session.close()
 

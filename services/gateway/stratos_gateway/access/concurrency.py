@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from functools import partial
+from types import TracebackType
+from typing import Self, TypeVar
 
 from stratos.common.errors import ConcurrencyLimited, Draining, Overloaded, StratosError
 from stratos.common.shed_reason import ShedReason
@@ -29,15 +31,28 @@ Refusal = Callable[[], StratosError | None]
 _DISPLACED = "displaced from a full gateway by a request of a higher class; try again later"
 
 
+def _leave_nothing() -> None:
+    """It is in no list."""
+
+
 @dataclass(slots=True)
-class Place:
-    """Place of one open request."""
+class Place(AbstractContextManager["Place"]):
+    """Place of one open request, given back where the block ends."""
 
     priority_class: int
+    leave: Callable[[], None] = _leave_nothing
     end: End | None = None
     has_begun: Callable[[], bool] = lambda: False
     is_displaced: bool = False
     refusals: list[Refusal] = field(default_factory=list)
+    _looked: tuple[int, int] = (-1, 0)
+    """Number of changes at the last look, and how many refusals had been asked by then."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give it back."""
+        self.leave()
 
     @property
     def can_give_way(self) -> bool:
@@ -57,6 +72,67 @@ class Place:
     def refusal(self) -> StratosError | None:
         """The first reason why it may not go on."""
         return next((error for refusal in self.refusals if (error := refusal()) is not None), None)
+
+    def refusal_since(self, num_changes: int) -> StratosError | None:
+        """The same; what was asked since the last change is not asked again.
+
+        Args:
+            num_changes: of tenants, keys and blocks so far.
+        """
+        changes, num_asked = self._looked
+        self._looked = num_changes, len(self.refusals)
+        for refusal in self.refusals[num_asked if changes == num_changes else 0 :]:
+            if (error := refusal()) is not None:
+                return error
+        return None
+
+
+def _not_begun() -> bool:
+    """Its client has heard nothing."""
+    return False
+
+
+class _EndsBy(AbstractContextManager[None]):
+    """Inside, a place ends by a call."""
+
+    __slots__ = ("_admission", "_end", "_has_begun", "_outer", "_place")
+
+    def __init__(self, admission: Admission, place: Place, end: End, has_begun: Callable[[], bool]) -> None:
+        self._admission, self._place, self._end, self._has_begun = admission, place, end, has_begun
+
+    def __enter__(self) -> None:
+        place = self._place
+        self._outer = place.end, place.has_begun
+        place.end, place.has_begun = self._end, self._has_begun
+        if (error := self._admission.refusal(place)) is not None:
+            self._end(error)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._place.end, self._place.has_begun = self._outer
+
+
+class _EndsTask(TaskEnd):
+    """Inside, what the current task awaits ends with a place."""
+
+    def __init__(self, admission: Admission, place: Place) -> None:
+        super().__init__()
+        self._admission, self._place = admission, place
+
+    def __enter__(self) -> Self:
+        place = self._place
+        if (error := self._admission.refusal(place)) is not None:
+            raise error
+        self._outer = place.end, place.has_begun
+        place.end, place.has_begun = self, _not_begun
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._place.end, self._place.has_begun = self._outer
+        super().__exit__(kind, error, trace)
 
 
 class Admission:
@@ -82,6 +158,8 @@ class Admission:
         self._open: dict[int, Place] = {}
         self._by_class: Counter[int] = Counter()
         self._entered = itertools.count()
+        self._num_changes = 0
+        """Of tenants, keys and blocks."""
         self._end: StratosError | None = None
 
     def check(self, tenant: Tenant) -> None:
@@ -97,9 +175,9 @@ class Admission:
         if self.num_open >= self._max_open and not self._able_to_give_way(tenant.priority_class):
             raise self._full()
 
-    @contextmanager
-    def enter(self, tenant: Tenant) -> Iterator[Place]:
-        """Hold a place; a drain that began while the body was read refuses nothing.
+    def enter(self, tenant: Tenant) -> Place:
+        """Take a place, which is held where a block of it ends; a drain that began while the body was read refuses
+        nothing.
 
         Raises:
             Overloaded: not here, not now.
@@ -113,18 +191,23 @@ class Admission:
         self._by_tenant[tenant_id] += 1
         self._metrics.open.inc()
         number = next(self._entered)
-        place = self._open[number] = Place(tenant.priority_class)
+        place = self._open[number] = Place(tenant.priority_class, partial(self._leave, number, tenant_id))
         self._by_class[place.priority_class] += 1
-        try:
-            yield place
-        finally:
-            del self._open[number]
-            self._by_class[place.priority_class] -= 1
-            self.num_open -= 1
-            self._by_tenant[tenant_id] -= 1
-            if not self._by_tenant[tenant_id]:
-                del self._by_tenant[tenant_id]
-            self._metrics.open.dec()
+        return place
+
+    def _leave(self, number: int, tenant_id: str) -> None:
+        place = self._open.pop(number)
+        place.refusals.clear()  # they know the request, which knows its place
+        self._by_class[place.priority_class] -= 1
+        self.num_open -= 1
+        self._by_tenant[tenant_id] -= 1
+        if not self._by_tenant[tenant_id]:
+            del self._by_tenant[tenant_id]
+        self._metrics.open.dec()
+
+    def refusal(self, place: Place) -> StratosError | None:
+        """Why a place may not be used any more."""
+        return self._end or place.refusal_since(self._num_changes)
 
     def _check_tenant(self, tenant: Tenant) -> None:
         if self._by_tenant[tenant.id] >= self._max_open_per_tenant:
@@ -153,8 +236,7 @@ class Admission:
         victim.end_with(Overloaded(_DISPLACED, reason=ShedReason.LOAD_SHED))
         return True
 
-    @contextmanager
-    def ends_by(self, place: Place, end: End, has_begun: Callable[[], bool]) -> Iterator[None]:
+    def ends_by(self, place: Place, end: End, has_begun: Callable[[], bool]) -> AbstractContextManager[None]:
         """``end`` is called if the process, or its place, cannot wait for what runs inside; quick, and must not raise.
 
         Args:
@@ -162,31 +244,15 @@ class Admission:
             end: ends it with an error.
             has_begun: whether its client has heard something.
         """
-        with self._held(place, end, has_begun):
-            if (error := self._end or place.refusal()) is not None:
-                end(error)
-            yield
+        return _EndsBy(self, place, end, has_begun)
 
-    @contextmanager
-    def _held(self, place: Place, end: End, has_begun: Callable[[], bool]) -> Iterator[None]:
-        outer = place.end, place.has_begun
-        place.end, place.has_begun = end, has_begun
-        try:
-            yield
-        finally:
-            place.end, place.has_begun = outer
-
-    @contextmanager
-    def ends_task(self, place: Place) -> Iterator[None]:
+    def ends_task(self, place: Place) -> AbstractContextManager[object]:
         """End what the current task awaits inside together with its place: preparation, checks, waits.
 
         Raises:
             StratosError: what ended the place.
         """
-        if (error := self._end or place.refusal()) is not None:
-            raise error
-        with TaskEnd() as end, self._held(place, end, lambda: False):
-            yield
+        return _EndsTask(self, place)
 
     async def until_open(self, place: Place) -> None:
         """Wait while this process may send no answer.
@@ -210,7 +276,7 @@ class Admission:
             reasons.append(error)
             task.cancel()
 
-        with self.ends_by(place, end, lambda: False):
+        with self.ends_by(place, end, _not_begun):
             try:
                 return await task
             except asyncio.CancelledError:
@@ -221,6 +287,7 @@ class Admission:
 
     def recheck(self) -> None:
         """Tenants, keys or blocks have changed: end the requests that may not go on."""
+        self._num_changes += 1
         for place in list(self._open.values()):
             if place.end is not None and (error := place.refusal()) is not None:
                 place.refusals.clear()  # it is told once

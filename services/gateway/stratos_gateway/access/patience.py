@@ -16,17 +16,23 @@ async def within(work: Coroutine[Any, Any, T], timeout_s: float) -> T:
 
     A timer is a tenth of what a chunk costs.
     """
-    try:
-        awaited = work.send(None)
-    except StopIteration as end:
-        found: T = end.value
-        return found
+    has_ended, found = begin(work)
+    if has_ended:
+        return found  # type: ignore[no-any-return]
     async with asyncio.timeout(timeout_s):
-        return await _rest(work, awaited)
+        return await rest(work, found)
+
+
+def begin(work: Coroutine[Any, Any, T]) -> tuple[bool, Any]:
+    """Run a coroutine until it waits or ends: whether it has ended, and its result, or what it waits for."""
+    try:
+        return False, work.send(None)
+    except StopIteration as end:
+        return True, end.value
 
 
 @types.coroutine
-def _rest(work: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
+def rest(work: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
     """Run a coroutine to its end that has begun and waits for ``awaited``."""
     while True:
         try:

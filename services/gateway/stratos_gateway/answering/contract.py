@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from types import TracebackType
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from stratos.core.tenant import Tenant
@@ -37,35 +37,26 @@ class Preparer(Protocol[P_co]):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class AtEnd:
+    """A step that only settles."""
+
+    settle: Callable[[], None]
+    """Called on the way out, however the request ended."""
+
+
+Around = AbstractAsyncContextManager[None] | AtEnd
+
+
 class Step(Protocol):
     """One concern of every request, around the search for its answer."""
 
-    def around(self, request: ClientRequest[Any]) -> AbstractAsyncContextManager[None] | None:
+    def around(self, request: ClientRequest[Any]) -> Around | None:
         """Refuse on the way in, settle on the way out, however the request ends; ``None`` does neither.
 
         Most requests need few of the steps, and a context costs each as much as a chunk of its answer.
         """
         ...
-
-
-class AtEnd(AbstractAsyncContextManager[None]):
-    """A step that only settles.
-
-    Args:
-        settle: called on the way out, however the request ended.
-    """
-
-    def __init__(self, settle: Callable[[], None]) -> None:
-        self._settle = settle
-
-    async def __aenter__(self) -> None:
-        """Let the request in."""
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Settle."""
-        self._settle()
 
 
 class Source(Protocol[O_co]):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,9 +16,10 @@ from stratos.core.requests.limits import DEADLINE_MS, MAX_DEADLINE_DIGITS
 from stratos.core.tenant import Tenant
 from stratos_gateway.access.auth import Authenticator, bearer_key, check_address
 from stratos_gateway.access.body_places import BodyPlaces
-from stratos_gateway.access.concurrency import Admission
+from stratos_gateway.access.concurrency import Admission, Place
+from stratos_gateway.access.patience import begin, rest
 from stratos_gateway.answering.request import ClientRequest
-from stratos_gateway.http.body import leniently, read_json
+from stratos_gateway.http.body import Leniently, read_json
 from stratos_gateway.http.exchange import exchange_of
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import patient_send
@@ -91,7 +91,7 @@ class Edge:
         self.admission.check(tenant)
 
     async def read(self, http: Request, tenant: Tenant, prompt_param: str) -> dict[str, Any]:
-        """The body of a request that computes, read in a place of its own.
+        """The body of a request that computes, read in a place of its own where it has to be waited for.
 
         Raises:
             Draining, Overloaded, ConcurrencyLimited: there is no place for the body, or for what it asks for.
@@ -99,37 +99,35 @@ class Edge:
         """
         limits = self.limits
         self.begin(http, tenant, prompt_param)
-        with self.bodies.enter(tenant):
-            return await read_json(http, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
+        reading = read_json(http, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
+        is_there, found = begin(reading)
+        if not is_there:  # else it is on its way no more, and needs no place
+            with closing(reading), self.bodies.enter(tenant):
+                found = await rest(reading, found)
+        return found  # type: ignore[no-any-return]
 
-    def reading(self, *, is_recorded: bool) -> AbstractContextManager[list[str]]:
+    def reading(self, *, is_recorded: bool) -> Leniently:
         """Names of fields that are not known, of a body that is checked within; empty where they are refused.
 
         Args:
             is_recorded: another gateway, which may have been lenient, has taken the body.
         """
-        return leniently(is_lenient=self.limits.lenient or is_recorded)
+        return Leniently(is_lenient=self.limits.lenient or is_recorded)
 
-    @contextmanager
-    def admit(
-        self, http: Request, send: Send, tenant: Tenant, arrival_s: float, allowed: TimeAllowed
-    ) -> Iterator[ClientRequest[Any]]:
-        """The record of a request that computes, with a place of its own, which is given back on every way out.
-
-        Raises:
-            Overloaded, ConcurrencyLimited: there is no place.
-        """
-        with self.admission.enter(tenant) as place:
-            place.refusals.append(partial(self.authenticator.refusal, tenant))
-            yield ClientRequest(
-                http=http,
-                send=patient_send(send, self.limits.write_timeout_s),
-                exchange=exchange_of(http),
-                tenant=tenant,
-                place=place,
-                arrival_s=arrival_s,
-                received_s=self.clock.now(),
-                deadline_s=arrival_s + allowed.first_token_s,
-                end_s=arrival_s + allowed.end_s,
-                until_open=partial(self.admission.until_open, place),
-            )
+    def record(
+        self, http: Request, send: Send, tenant: Tenant, place: Place, arrival_s: float, allowed: TimeAllowed
+    ) -> ClientRequest[Any]:
+        """The record of a request that computes, in its place."""
+        place.refusals.append(partial(self.authenticator.refusal, tenant))
+        return ClientRequest(
+            http=http,
+            send=patient_send(send, self.limits.write_timeout_s),
+            exchange=exchange_of(http),
+            tenant=tenant,
+            place=place,
+            arrival_s=arrival_s,
+            received_s=self.clock.now(),
+            deadline_s=arrival_s + allowed.first_token_s,
+            end_s=arrival_s + allowed.end_s,
+            until_open=partial(self.admission.until_open, place),
+        )

@@ -9,7 +9,6 @@ steps settle what it took.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -19,10 +18,11 @@ from starlette.types import Receive, Scope, Send
 
 from stratos.common.errors import Internal, StratosError
 from stratos.core.tenant import Tenant
-from stratos_gateway.answering.bugs import bugs_told
+from stratos_gateway.answering.bugs import BugsTold
 from stratos_gateway.answering.chain import YIELDS_AFTER_S, ChainSource, FallbackChain, bodies_of, passes_on
 from stratos_gateway.answering.contract import AnswerSender, Preparer, Source, Step
 from stratos_gateway.answering.edge import Edge
+from stratos_gateway.answering.entered import Entered
 from stratos_gateway.answering.output import Output
 from stratos_gateway.answering.request import RESUMED, ClientRequest, Prepared, note_unknown
 from stratos_gateway.http.body import until_disconnect
@@ -84,7 +84,9 @@ class Endpoint(Generic[O]):
         arrival_s, tenant, allowed = edge.clock.now(), await edge.authenticate(http), edge.allowed(http)
         body = await edge.read(http, tenant, self._preparer.prompt_param)
         text = _text_of(body) if _wants_record(http, tenant, body) else b""
-        with edge.admit(http, send, tenant.on_tier(body.get("service_tier")), arrival_s, allowed) as request:
+        tenant = tenant.on_tier(body.get("service_tier"))
+        with edge.admission.enter(tenant) as place:
+            request = edge.record(http, send, tenant, place, arrival_s, allowed)
             request.body_text = text
             work = self._answer(request, body)
             del body, text  # a parsed body is many times its bytes, and none of it is needed while the answer streams
@@ -114,7 +116,9 @@ class Endpoint(Generic[O]):
         edge = self._edge
         arrival_s, allowed = edge.clock.now(), edge.allowed(http)
         edge.begin(http, tenant, self._preparer.prompt_param)
-        with edge.admit(http, send, tenant.on_tier(body.get("service_tier")), arrival_s, allowed) as request:
+        tenant = tenant.on_tier(body.get("service_tier"))
+        with edge.admission.enter(tenant) as place:
+            request = edge.record(http, send, tenant, place, arrival_s, allowed)
             request.body_text = text
             work = self._answer(request, body, revision)
             del body, text
@@ -122,7 +126,8 @@ class Endpoint(Generic[O]):
 
     async def _until_left(self, request: ClientRequest[Any], receive: Receive, work: Awaitable[None]) -> None:
         try:
-            await until_disconnect(receive, work, lambda: request.exchange.is_sent, lambda: request.detach_s)
+            scope, exchange = request.http.scope, request.exchange
+            await until_disconnect(scope, receive, work, lambda: exchange.is_sent, lambda: request.detach_s)
         except StratosError as error:
             request.exchange.name_param(error)
             raise
@@ -181,19 +186,19 @@ class Endpoint(Generic[O]):
         note_unknown(request.exchange, unknown)
         request.prepared = prepared
         request.place.refusals.append(lambda: request.prepared.refusal())  # of what it is by then: a step may revise it
-        async with AsyncExitStack() as stack:
-            try:
-                with ends_task():
-                    for step in self._steps:
-                        if (around := step.around(request)) is not None:
-                            await stack.enter_async_context(around)
-                if (waiting := self._sender.waiting(request)) is not None:
-                    await stack.enter_async_context(waiting)
-                with bugs_told(request.exchange.request_id):
-                    await self._send_first_answer(request)
-            except BaseException as error:
-                request.error = error
-                raise
+        entered, left = Entered(), None
+        try:
+            with ends_task():
+                for step in self._steps:
+                    if (around := step.around(request)) is not None:
+                        await entered.enter(around)
+            if (waiting := self._sender.waiting(request)) is not None:
+                await entered.enter(waiting)
+            with BugsTold(request.exchange.request_id):
+                await self._send_first_answer(request)
+        except BaseException as error:
+            request.error = left = error
+        await entered.leave(left)
 
     async def _prepared(
         self, request: ClientRequest[Any], body: dict[str, Any], revision: str, unknown: list[str]

@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.types import Send
 
+from stratos.common.changed import changed
 from stratos.common.errors import StratosError
 from stratos.core.requests.continuation import ContinuationState, TokenOf
 from stratos.core.requests.terms import RequestTerms
@@ -255,7 +256,7 @@ class ClientRequest(Generic[P]):
 
     def dated(self, terms: RequestTerms) -> RequestTerms:
         """``terms`` with the request's times."""
-        return replace(terms, arrival_s=self.arrival_s, deadline_s=self.deadline_s, end_s=self.end_s)
+        return changed(terms, arrival_s=self.arrival_s, deadline_s=self.deadline_s, end_s=self.end_s)
 
     def begin_answer(self, output: ChunkOutput) -> None:
         """Note that the first part of an answer is about to be sent."""

@@ -54,10 +54,11 @@ class ChunkSender:
         if (check := request.prepared.check) is not None:
             check.require(found)
         request.note_sent(replace(chunk) for chunk in found)
-        response = OrjsonResponse(request.prepared.renderer.body(found, output.usage))
+        usage = output.usage
+        response = OrjsonResponse(request.prepared.renderer.body(found, usage))
         if request.stream_id:
             request.begin_answer(output)  # its record has all of it by now, for the same request again
-        await request.prepared.keep(output.usage)
+        await request.prepared.keep(usage)
         request.begin_answer(output)
         await send_whole(request, response)
         request.end_whole()
@@ -111,13 +112,16 @@ class ChunkSender:
                 confirm(fresh)
             if check is not None:
                 check.require(())
-            await request.prepared.keep(output.usage)
-            last = renderer.stream_end(output.usage)
+            usage = output.usage
+            await request.prepared.keep(usage)
+            last = renderer.stream_end(usage)
         except StratosError as error:
             is_next_tried = output.gives_way(error) and not request.has_answered
             if is_next_tried or not stream.is_started:
                 raise
             return await _end_with(request, stream, error)
+        finally:
+            output.send_now = output.send_token = None  # both know the output
         await stream.end(last)
         request.end_whole()
 

@@ -11,7 +11,7 @@ from stratos.common.errors import DependencyDown, StreamGone
 from stratos.core.tenant import Tenant
 from stratos.core.trace import NO_TRACE
 from stratos.store.sealed.stream_store import Found, StreamRecord
-from stratos_gateway.http.body import leniently
+from stratos_gateway.http.body import Leniently
 from stratos_gateway.preparation.generation import GenerationPreparer
 from stratos_gateway.streams.asking import stream_of_response
 from stratos_gateway.streams.codec import decode_head
@@ -74,7 +74,7 @@ class BackgroundResponses:
         head = decode_head(record.head)
         if record.found is Found.NONE or head is None:
             raise StreamGone("this response is kept no more")
-        with leniently(is_lenient=True):  # as the gateway may have been that took it
+        with Leniently(is_lenient=True):  # as the gateway may have been that took it
             body, revision = orjson.loads(head.body), head.identity.model_digest
             prepared = await self._preparer.prepare(body, tenant, NO_TRACE, revision)
         return standing_response(prepared, record)

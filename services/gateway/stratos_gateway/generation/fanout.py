@@ -83,9 +83,13 @@ class Fanout(ChunkOutput):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._tasks:
+        running = [task for task in self._tasks if not task.done()]
+        for task in running:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if running:
+            await asyncio.gather(*running, return_exceptions=True)
+        for generation in self.generations:
+            generation.close()
 
     def confirm(self, chunks: Sequence[ChoiceChunk]) -> None:
         """These have been written to the client."""
@@ -202,6 +206,10 @@ class Fanout(ChunkOutput):
     @property
     def usage(self) -> Usage:
         """Over all prompts and choices."""
+        if self._only is not None:
+            generation = self.generations[0]
+            prompt, cached = generation.spec.num_told_prompt_tokens, generation.num_told_cached_tokens
+            return Usage(prompt, generation.transcript.num_new_tokens, cached, generation.told_writes)
         return Usage(
             sum(generation.spec.num_told_prompt_tokens for generation in self.generations),
             sum(generation.transcript.num_new_tokens for generation in self.generations),

@@ -36,7 +36,7 @@ from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.journal import ChoiceJournal
 from stratos_gateway.generation.recovery import AttemptLoss, Attempts, Cause
 from stratos_gateway.generation.trail import AttemptTrail, drafts_section, pins_section, prompt_section
-from stratos_gateway.generation.transcript import PassOn, Transcript, pass_nothing
+from stratos_gateway.generation.transcript import PassOn, Transcript, notify_nothing, pass_nothing
 
 _log = logging.getLogger(__name__)
 
@@ -127,6 +127,11 @@ class Generation:
             self.is_ended = True
             self.transcript.fold()
             self._notify()
+
+    def close(self) -> None:
+        """Tell nothing more to the answer, which has it and asks it for its usage and its trail."""
+        self._notify = notify_nothing
+        self.transcript.close()
 
     def end_choice(self, index: int, reason: str) -> None:
         """End a choice from this side; what has come of it counts."""

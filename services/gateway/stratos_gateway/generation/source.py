@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+from functools import partial
+from types import TracebackType
 from typing import Any
 
+from stratos.common.changed import changed
 from stratos.common.errors import StratosError, WaitTooLong
 from stratos.core.ledger.entry import OWN_RANK, RequestOutcome
 from stratos.core.ledger.pricing import Times
 from stratos.core.ledger.receipt import MAX_ITEMS
-from stratos_gateway.access.concurrency import Admission
+from stratos_gateway.access.concurrency import Admission, Place
 from stratos_gateway.answering.draft import Draft, charged_counts, is_platform_failure, outcome_of
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
 from stratos_gateway.generation.fanout import Fanout
@@ -43,7 +45,7 @@ class GeneratedOutput(Fanout):
         journals: Sequence[Sequence[ChoiceJournal]] | None = None,
     ) -> None:
         options, tokenizer = request.prepared.options, request.prepared.tokenizer
-        specs = [replace(spec, terms=request.dated(spec.terms)) for spec in request.prepared.specs]
+        specs = [changed(spec, terms=request.dated(spec.terms)) for spec in request.prepared.specs]
         stops, token_of = (options.stop, options.include_stop), request.prepared.token_of
         super().__init__(specs, options.n, stops, tokenizer, fleet, waiting, journals, token_of)
         self._may_overflow = waiting.overflow_after_s > 0
@@ -139,18 +141,34 @@ class WorkersSource:
         except WaitTooLong as error:
             request.declined = error  # nothing was computed or sent
 
-    @asynccontextmanager
-    async def resumed(
+    def resumed(
         self,
         request: ClientRequest[PreparedGeneration],
         waiting: Waiting = NO_WAITING,
         journals: Sequence[Sequence[ChoiceJournal]] | None = None,
-    ) -> AsyncIterator[GeneratedOutput]:
+    ) -> AbstractAsyncContextManager[GeneratedOutput]:
         """Run the generations from where the journals stand; they are cancelled at the end."""
-        output = GeneratedOutput(request, self._fleet, waiting, journals)
-        async with output:
-            with self._admission.ends_by(request.place, output.fail, lambda: output.usage.num_output_tokens > 0):
-                yield output
+        make = partial(GeneratedOutput, request, self._fleet, waiting, journals)
+        return _Running(self._admission, request.place, make)
+
+
+class _Running(AbstractAsyncContextManager[GeneratedOutput]):
+    """Generations that end with a place."""
+
+    def __init__(self, admission: Admission, place: Place, make: Callable[[], GeneratedOutput]) -> None:
+        self._admission, self._place, self._make = admission, place, make
+
+    async def __aenter__(self) -> GeneratedOutput:
+        output = self._output = await self._make().__aenter__()
+        self._ends = self._admission.ends_by(self._place, output.fail, lambda: output.usage.num_output_tokens > 0)
+        self._ends.__enter__()
+        return output
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ends.__exit__(kind, error, trace)
+        await self._output.__aexit__(kind, error, trace)
 
 
 def _num_charged(generation: Generation, outcome: RequestOutcome, *, is_stream: bool) -> int:

@@ -17,6 +17,7 @@ from stratos_gateway.generation.journal import ChoiceJournal, JournalConflict
 
 FOLD_S = 1.0
 """Seconds in which times between tokens are counted together, which is cheaper than one by one."""
+NO_DRAFTS = DraftUse()
 PassOn = Callable[[int, int], bool]
 """Journals and sends a token of a choice that is alone, at its offset; False, and nothing is done, where it cannot."""
 
@@ -24,6 +25,10 @@ PassOn = Callable[[int, int], bool]
 def pass_nothing(offset: int, token_id: int) -> bool:
     """Let every token take the long way."""
     return False
+
+
+def notify_nothing() -> None:
+    """Let what comes lie."""
 
 
 class Transcript:
@@ -52,6 +57,7 @@ class Transcript:
         pass_on: PassOn = pass_nothing,
     ) -> None:
         self.choices = tuple(choices)
+        self._only = self.choices[0] if len(self.choices) == 1 else None
         self.receipt: Receipt | None = None
         """Receipt of the first attempt that sent one: a prompt that a recovery computes again is not the client's."""
         self._drafts: dict[int, DraftUse] = {}
@@ -72,6 +78,8 @@ class Transcript:
         self._itls = ItlCounter(promised_itl_us)
         self._token_s: dict[int, float] = {}
         self._first_s: dict[int, float] = {}
+        self._told: tuple[tuple[float, int], Times] | None = None
+        """Times of a moment; metrics, receipt and bill ask for those of the end."""
         self._gaps_s: list[float] = []
         """Times between tokens that are not counted yet."""
         self._fold_s = 0.0
@@ -88,12 +96,14 @@ class Transcript:
     @property
     def num_output_tokens(self) -> int:
         """Tokens emitted so far, over all choices."""
-        return sum(len(choice.ids) for choice in self.choices)
+        return sum([len(choice.ids) for choice in self.choices])
 
     @property
     def num_new_tokens(self) -> int:
         """Tokens that this answer has made; an earlier one that it goes on from made the others."""
-        return sum(len(choice.ids) - choice.num_prior for choice in self.choices)
+        if self._only is not None:  # as of nearly every request
+            return len(self._only.ids) - self._only.num_prior
+        return sum([len(choice.ids) - choice.num_prior for choice in self.choices])
 
     @property
     def num_cached_tokens(self) -> int:
@@ -121,6 +131,12 @@ class Transcript:
         self.fold()
         if not self._first_s:
             return Times()
+        state = received_s, self.num_new_tokens
+        if self._told is None or self._told[0] != state:
+            self._told = state, self._times(received_s)
+        return self._told[1]
+
+    def _times(self, received_s: float) -> Times:
         ttft_s = min(self._first_s.values()) - received_s
         num_gaps = self.num_new_tokens - len(self._first_s)
         gaps_s = sum(last_s - self._first_s[index] for index, last_s in self._token_s.items())
@@ -191,6 +207,10 @@ class Transcript:
             self.fold()
         return True
 
+    def close(self) -> None:
+        """Tell nothing more of what comes."""
+        self._notify, self._pass_on = notify_nothing, pass_nothing
+
     def fold(self) -> None:
         """Count times between tokens that wait for it."""
         if gaps_s := self._gaps_s:
@@ -217,7 +237,7 @@ class Transcript:
     @property
     def drafts(self) -> DraftUse:
         """Sum over the attempts that a worker ended."""
-        total = DraftUse()
+        total = NO_DRAFTS
         for use in self._drafts.values():
             total = total.plus(use)
         return total

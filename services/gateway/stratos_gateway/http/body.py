@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import partial
+from types import TracebackType
 from typing import Any, TypeVar
 
 import orjson
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
 from stratos.common.errors import BadRequest, BodyTimeout, RequestTooLarge, UnsupportedEncoding
 from stratos.core.requests.limits import MAX_BODY_BYTES
 from stratos_gateway.access.patience import within
 from stratos_gateway.access.task_end import TaskEnd
 
+DEPARTURE = "stratos.departure"
+"""Extension of ASGI: the ``Departure`` of the connection."""
 _DISCARD_TIMEOUT_S = 1.0
 _INLINE_BYTES = 32 * 1024
 """Larger bodies are parsed in a thread."""
@@ -31,15 +34,23 @@ UNKNOWN: ContextVar[list[str] | None] = ContextVar("fields that are not known", 
 """Where they are listed; ``None`` refuses them."""
 
 
-@contextmanager
-def leniently(*, is_lenient: bool) -> Iterator[list[str]]:
-    """Read bodies within the block; where it is lenient, fields that are not known are listed instead of refused."""
-    unknown = list[str]()
-    token = UNKNOWN.set(unknown if is_lenient else None)
-    try:
-        yield unknown
-    finally:
-        UNKNOWN.reset(token)
+class Leniently(AbstractContextManager[list[str]]):
+    """Reads bodies within the block; where it is lenient, fields that are not known are listed instead of refused."""
+
+    def __init__(self, *, is_lenient: bool) -> None:
+        self._is_lenient = is_lenient
+
+    def __enter__(self) -> list[str]:
+        """The list."""
+        unknown = list[str]()
+        self._token = UNKNOWN.set(unknown if self._is_lenient else None)
+        return unknown
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Read as before."""
+        UNKNOWN.reset(self._token)
 
 
 async def read_json(request: Request, *, max_bytes: int, timeout_s: float) -> dict[str, Any]:
@@ -129,7 +140,28 @@ async def _discard(request: Request, max_bytes: int) -> None:
         return
 
 
+class Departure:
+    """The end of a connection, told to what works for its client; a task that waits for it costs each request more."""
+
+    def __init__(self) -> None:
+        self._is_gone = False
+        self._tell: Callable[[], None] | None = None
+
+    def watch(self, tell: Callable[[], None] | None) -> None:
+        """Call ``tell`` once the client leaves, now if it has; ``None`` calls nothing any more."""
+        self._tell = tell
+        if self._is_gone and tell is not None:
+            tell()
+
+    def note(self) -> None:
+        """The client has left."""
+        self._is_gone = True
+        if self._tell is not None:
+            self._tell()
+
+
 async def until_disconnect(
+    scope: Scope,
     receive: Receive,
     work: Awaitable[None],
     is_sent: Callable[[], bool] = lambda: False,
@@ -138,6 +170,7 @@ async def until_disconnect(
     """Run ``work``; cancel it as soon as the client leaves.
 
     Args:
+        scope: of ASGI; with a ``Departure`` where the server has that extension.
         receive: of ASGI.
         work: answers.
         is_sent: the answer has been sent to its end: what is left of the work goes on without the client.
@@ -146,20 +179,38 @@ async def until_disconnect(
     Raises:
         ClientDisconnect: the client left first.
     """
-    watch = asyncio.create_task(_disconnected(receive, stay_s))
+    departure: Departure | None = scope.get("extensions", {}).get(DEPARTURE)
+    timer: asyncio.TimerHandle | None = None
     with TaskEnd() as end:
-        watch.add_done_callback(lambda watch: None if is_sent() else end(ClientDisconnect()))
+
+        def leave() -> None:
+            if not is_sent():
+                end(ClientDisconnect())
+
+        def note() -> None:
+            nonlocal timer
+            if left_s := stay_s():
+                timer = asyncio.get_running_loop().call_later(left_s, leave)
+            else:
+                leave()
+
+        if departure is not None:
+            departure.watch(note)
+            unwatch: Callable[[], object] = partial(departure.watch, None)
+        else:
+            unwatch = asyncio.create_task(_disconnected(receive, note)).cancel
         try:
             await work
         finally:
-            watch.cancel()
+            unwatch()
+            if timer is not None:
+                timer.cancel()
 
 
-async def _disconnected(receive: Receive, stay_s: Callable[[], float]) -> None:
+async def _disconnected(receive: Receive, note: Callable[[], None]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    if left_s := stay_s():
-        await asyncio.sleep(left_s)
+    note()
 
 
 class OrjsonResponse(JSONResponse):

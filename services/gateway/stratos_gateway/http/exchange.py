@@ -50,6 +50,10 @@ class RequestFacts:
     """Why a full system refused it; empty where it did not."""
 
 
+async def _send_no_more(message: Message) -> None:
+    """Its answer is over."""
+
+
 class Exchange:
     """Record of one request that middleware and route share, in its ASGI scope.
 
@@ -110,6 +114,10 @@ class Exchange:
     def counted_status(self) -> int:
         """Status of the answer, as metrics and traces count it."""
         return self.status if self.status and not self.client_left else CLIENT_LEFT
+
+    def close(self) -> None:
+        """Let go of the connection: what refers to itself lives on until the collector of cycles comes by."""
+        self._send, self.stream = _send_no_more, None
 
     async def send(self, message: Message) -> None:
         """Pass a message on; the first one gets the request id, and the span if there is one."""

@@ -32,12 +32,12 @@ import orjson
 from prometheus_client import Counter, Gauge
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from stratos.common.errors import BadRequest, Overloaded
 from stratos.common.ids import new_id
 from stratos.common.shed_reason import ShedReason
-from stratos_gateway.http.body import OrjsonResponse
+from stratos_gateway.http.body import DEPARTURE, Departure, OrjsonResponse
 from stratos_gateway.http.errors import error_body, retry_headers
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import PARTS
@@ -46,6 +46,7 @@ MAX_HEAD_BYTES = 64 * 1024
 """Other servers take 8 to 64 KiB."""
 UPGRADE = "stratos.upgrade"
 """Extension of ASGI: the ``Upgrade`` of a request that asks for one."""
+_CONTINUE = b"HTTP/1.1 100 "
 _LAST_S = 0.5
 """Time that an upgraded connection gets for its end when the server stops."""
 
@@ -85,6 +86,42 @@ class ChunkedParts:
     def write(self, part: bytes) -> None:
         """Send a part as a chunk."""
         self._transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+
+
+class JoinedHead:
+    """Transport of one answer until the first part of its body; then the connection's takes its place.
+
+    uvicorn writes the head as soon as it has it, though ASGI lets a server wait for the body: that is a call of the
+    system, and a wake-up of the client, for each.
+
+    Args:
+        cycle: of the answer.
+        transport: of the connection.
+    """
+
+    def __init__(self, cycle: RequestResponseCycle, transport: asyncio.Transport) -> None:
+        self._cycle = cycle
+        self._transport = transport
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        """Keep the head, and send it with what comes next."""
+        if data.startswith(_CONTINUE):
+            self._transport.write(data)
+        elif not self._head:
+            self._head = data
+        else:
+            self._cycle.transport = self._transport
+            self._transport.write(self._head + data)
+
+    def close(self) -> None:
+        """Send what there is, and end the connection."""
+        if self._head:
+            self.write(b"")
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 class Upgraded(Protocol):
@@ -150,11 +187,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._answered_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._upgraded: Upgraded | None = None
+        self._departure = Departure()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The head's time begins."""
         super().connection_made(transport)
-        self.parts = ChunkedParts(transport, self.flow)
+        self._extensions: dict[str, Any] = {PARTS: ChunkedParts(transport, self.flow), DEPARTURE: self._departure}
         self._state.num_open.set(len(self.connections))
         if len(self.connections) > self._limits.max_connections:
             self._state.num_refused.inc()
@@ -170,6 +208,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._upgraded is not None:
             self._upgraded.lost()
         super().connection_lost(exc)
+        self._departure.note()
         self._state.num_open.set(len(self.connections))
 
     def data_received(self, data: bytes) -> None:
@@ -180,9 +219,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._upgraded.feed(data)
             return
         self._num_bytes += len(data)
-        if self._in_head and self._timer is None:
-            self._start_timer()
         super().data_received(data)
+        if self._in_head and self._num_bytes and self._timer is None:
+            self._start_timer()
         if self._num_bytes > (MAX_HEAD_BYTES if self._in_head else self._most_bytes):
             text = f"the request line and headers are larger than {MAX_HEAD_BYTES} bytes"
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text, "headers_too_large")
@@ -191,7 +230,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """A request begins."""
         self._in_message = True
         super().on_message_begin()
-        self.scope["extensions"] = {PARTS: self.parts}  # type: ignore[dict-item]  # ours, not uvicorn's
+        self.scope["extensions"] = self._extensions
 
     def on_headers_complete(self) -> None:
         """The head is there in time."""
@@ -199,10 +238,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._stop_timer()
         super().on_headers_complete()
         self._most_bytes = self._state.uploads.get(self.scope["path"], self._limits.max_message_bytes)
-        if self.parser.should_upgrade():
+        if self.scope["method"] == "POST":  # answers to others may have no body, or none that is sent
+            self.cycle.transport = JoinedHead(self.cycle, self.transport)  # type: ignore[assignment]
+        is_upgrade = self.parser.should_upgrade()
+        if is_upgrade:
             upgrade = Upgrade(self.transport, self.flow, self._become)
-            self.scope["extensions"] = {PARTS: self.parts, UPGRADE: upgrade}  # type: ignore[dict-item]  # ours as well
-        if self._state.is_leaving or self.parser.should_upgrade():
+            self.scope["extensions"] = self._extensions | {UPGRADE: upgrade}
+        if self._state.is_leaving or is_upgrade:
             self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:

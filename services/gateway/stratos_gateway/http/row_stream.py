@@ -91,7 +91,7 @@ class PartStream(Response):
         """Write it; raises ``SlowClient`` and ``ClientDisconnect``."""
         parts = self._parts
         first, patient = await anext(parts), patient_send(send, self._write_timeout_s)
-        await until_disconnect(receive, self._write(first, parts, patient))
+        await until_disconnect(scope, receive, self._write(first, parts, patient))
 
     async def _write(self, part: bytes, parts: AsyncIterator[bytes], send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

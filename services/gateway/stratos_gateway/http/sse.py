@@ -108,6 +108,8 @@ class EventStream:
         """
         if not data:
             return
+        if self.can_write_now:
+            return self.write_now(data)
         self._wrote_s = self._now()
         self._num_writing += 1
         try:

@@ -200,7 +200,9 @@ class Leaser:
     @property
     def _heartbeat_s(self) -> float:
         """Pause between two calls without buckets: to hear what others want of what is held, and of Redis's return."""
-        is_short = self._holds or self._is_unsure or (self.is_away and not self._leases.is_alone)
+        is_short = (
+            (self._holds and len(self.known.all) > 1) or self._is_unsure or (self.is_away and not self._leases.is_alone)
+        )
         return self._turns_s if is_short else HEARTBEAT_S
 
     @property

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Any
 
 from stratos.common.clock import Clock
 from stratos.common.errors import ConcurrencyLimited, InsufficientQuota, RateLimited, RequestOverRate
@@ -62,7 +65,7 @@ class RequestBook:
             if facts.error in LIMIT_CODES and facts.tenant:
                 self._metrics.limited.labels(self._metrics.tenants.label_of(facts.tenant), facts.error).inc()
         is_probe = request.method == "GET" and not facts.tenant and request.status < HTTPStatus.BAD_REQUEST
-        if self._logs_access and not is_probe:
+        if self._logs_access and not is_probe and _log.isEnabledFor(logging.INFO):
             _write(request, facts, outcome, duration_s)
 
 
@@ -98,10 +101,20 @@ def _write(request: EndedRequest, facts: RequestFacts, outcome: AnswerOutcome, d
         "duration_ms": round(duration_s * 1e3, 1),
     }
     owner = f" for {facts.tenant}" if facts.tenant else ""
-    text = "%s %s %d%s: %s, %d + %d tokens in %.0f ms, %s"
-    answer = request.method, request.route, request.status, owner, outcome
-    counts = facts.num_prompt_tokens, facts.num_output_tokens, duration_s * 1e3
-    _log.info(text, *answer, *counts, request.request_id, extra=members)
+    answer = f"{request.method} {request.route} {request.status}{owner}: {outcome}"
+    counts = f"{facts.num_prompt_tokens} + {facts.num_output_tokens} tokens in {duration_s * 1e3:.0f} ms"
+    _log.handle(_Line(f"{answer}, {counts}, {request.request_id}", members))
+
+
+class _Line(logging.LogRecord):
+    """A line of the access log: what ``Logger.info`` makes of it, without a look at where the call came from."""
+
+    def __init__(self, text: str, members: Mapping[str, Any]) -> None:
+        created = time.time()
+        self.__dict__.update(_LINE, msg=text, created=created, msecs=int(created * 1000) % 1000 + 0.0, **members)
+
+
+_LINE = vars(logging.LogRecord(_log.name, logging.INFO, "", 0, "", (), None))
 
 
 def _ms(us: int | None) -> float | None:

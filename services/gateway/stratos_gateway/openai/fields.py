@@ -57,6 +57,7 @@ class Keeping(NamedTuple):
 
 
 NO_KEEPING = Keeping()
+_KEEPING = frozenset({CACHE_OPTIONS, RETENTION})
 
 
 class Fields:
@@ -70,6 +71,10 @@ class Fields:
     def __init__(self, content: dict[str, Any], path: str = "") -> None:
         self._left = dict(content)
         self.path = path
+
+    def has_any(self, names: frozenset[str]) -> bool:
+        """Whether one of these is left to be read: a look at all of them at once, for what few bodies have."""
+        return not names.isdisjoint(self._left)
 
     def take(self, name: str) -> Any:
         """The value of a field, ``None`` when it is absent or null."""
@@ -86,6 +91,8 @@ class Fields:
 
     def take_keeping(self) -> Keeping:
         """Fields of OpenAI about the whole prompt, which do not know of each other; raises like ``take_ttl``."""
+        if not self.has_any(_KEEPING):
+            return NO_KEEPING
         path = f"{self.path}{CACHE_OPTIONS}"
         options = _mark_of(cache_options, self.take(CACHE_OPTIONS), path)
         ttls = {RETENTION: self.take_ttl(RETENTION) or 0, CACHE_OPTIONS: options.keeps_s if options else 0}
@@ -126,7 +133,7 @@ class Fields:
 
     def numbers(self, names: Iterable[str]) -> dict[str, Any]:
         """Read those of some numeric fields that are given, each within the limits of its row."""
-        given = [name for name in names if name in self._left]
+        given = [name for name in names if name in self._left] if self._left else []
         return {name: value for name in given if (value := self.number(name)) is not None}
 
     def take_metadata(self) -> Mapping[str, str]:
@@ -150,7 +157,7 @@ class Fields:
             raise BadRequest(f"{param} is not supported by this server", param=param, code="unsupported_parameter")
 
     def end(self) -> None:
-        """Refuse what was not read, or list it within ``leniently``, unless answers would obey no constraint."""
+        """Refuse what was not read, or list it within ``Leniently``, unless answers would obey no constraint."""
         unknown = UNKNOWN.get()
         if unknown is not None:
             for name in _CONSTRAINTS:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from stratos.common.errors import BadRequest
 from stratos.core.requests.grammar import GrammarKind
@@ -28,6 +28,7 @@ from stratos.core.tenancy.plan import CHEAP_TIERS
 from stratos.text.chat_template import PLAIN_USE, ChatMessage, TemplateUse
 from stratos_gateway.models.score_head import Pair
 from stratos_gateway.openai.fields import (
+    HARMLESS_FIELDS,
     SAMPLING_ROWS,
     Fields,
     WantedGrammar,
@@ -228,7 +229,22 @@ def shared_options(
     fields: Fields, vocab_size: int, *, max_tokens: float | None, num_logprobs: float | None
 ) -> GenerationOptions:
     """Read what chats and completions share, and the end of the body; raises like ``take_options``."""
-    stream, num_prompt_logprobs = fields.flag("stream"), fields.number("prompt_logprobs", "num_prompt_logprobs")
+    stream = fields.flag("stream")
+    shared = _take_shared(fields, stream) if fields.has_any(_RARELY_SHARED) else _NOTHING_SHARED
+    return take_options(fields, vocab_size, stream=stream, max_tokens=max_tokens, num_logprobs=num_logprobs, **shared)
+
+
+_RARELY_SHARED = frozenset({
+    "prompt_logprobs", "n", "return_token_ids", "return_tokens_as_token_ids", "stream_options", "response_format",
+    "structured_outputs", "truncate_prompt_tokens", "truncation_side", "skip_special_tokens",
+    "spaces_between_special_tokens", "priority",
+})  # fmt: skip
+"""Fields of ``_take_shared``."""
+
+
+def _take_shared(fields: Fields, stream: bool) -> dict[str, Any]:
+    """Arguments of ``take_options`` that most bodies leave at their defaults."""
+    num_prompt_logprobs = fields.number("prompt_logprobs", "num_prompt_logprobs")
     if stream and num_prompt_logprobs is not None:
         raise BadRequest("prompt_logprobs cannot be streamed", param="prompt_logprobs")
     n, return_token_ids = fields.number("n"), fields.flag("return_token_ids")
@@ -237,20 +253,20 @@ def shared_options(
     truncation, skips_special = take_truncation(fields), fields.flag("skip_special_tokens", default=True)
     fields.refuse("spaces_between_special_tokens", True)
     fields.refuse("priority", 0)
-    options = take_options(
-        fields, vocab_size, stream=stream, max_tokens=max_tokens, num_logprobs=num_logprobs, grammar=grammar
-    )
-    return replace(
-        options,
-        include_usage=shown.include_usage,
-        continuous_usage=shown.continuous_usage,
-        truncation=truncation,
-        shows_special=not skips_special,
-        n=1 if n is None else int(n),
-        num_prompt_logprobs=None if num_prompt_logprobs is None else int(num_prompt_logprobs),
-        return_token_ids=return_token_ids,
-        names_token_ids=names_token_ids,
-    )
+    return {
+        "grammar": grammar,
+        "include_usage": shown.include_usage,
+        "continuous_usage": shown.continuous_usage,
+        "truncation": truncation,
+        "shows_special": not skips_special,
+        "n": 1 if n is None else int(n),
+        "num_prompt_logprobs": None if num_prompt_logprobs is None else int(num_prompt_logprobs),
+        "return_token_ids": return_token_ids,
+        "names_token_ids": names_token_ids,
+    }
+
+
+_NOTHING_SHARED = _take_shared(Fields({}), stream=False)
 
 
 def take_options(
@@ -261,44 +277,83 @@ def take_options(
     max_tokens: float | None,
     num_logprobs: float | None,
     grammar: WantedGrammar | None,
+    **more: Any,
 ) -> GenerationOptions:
     """Read what every generation route has, and the end of the body: a field that was not read is refused.
+
+    Args:
+        fields: of the body, but for those that were read.
+        vocab_size: of the model.
+        stream: as the route has it.
+        max_tokens: the same.
+        num_logprobs: the same.
+        grammar: the same.
+        more: options that the route has.
 
     Raises:
         BadRequest: says which parameter is wrong, and how.
     """
-    sampling = fields.numbers(SAMPLING_ROWS)
-    sampling["logit_bias"] = check_logit_bias(fields.take("logit_bias"), vocab_size)
-    sampling["stop_token_ids"] = check_stop_token_ids(fields.take("stop_token_ids"), vocab_size)
-    sampling["allowed_token_ids"] = check_token_id_list(
-        fields.take("allowed_token_ids"), vocab_size, "allowed_token_ids", MAX_ALLOWED_TOKEN_IDS
-    )
-    sampling["ignore_eos"] = fields.flag("ignore_eos")
-    sampling["drafts_off"] = fields.choice("speculation", "auto", "off") == "off"
+    rare = _take_rare(fields, vocab_size) if fields.has_any(_RARE) else _NOTHING_RARE
+    sampling = {**rare.sampling, **fields.numbers(SAMPLING_ROWS), "ignore_eos": fields.flag("ignore_eos")}
     if max_tokens is not None and sampling.get("min_tokens", 0) > max_tokens:
         raise BadRequest("min_tokens must not be above max_tokens", param="min_tokens")
     seed = fields.number("seed")
     options = GenerationOptions(
         model=check_model_name(fields.take("model")),
         stream=stream,
-        stop=check_stop(fields.take("stop")),
-        include_stop=fields.flag("include_stop_str_in_output"),
         seed=None if seed is None else int(seed),
         max_tokens=None if max_tokens is None else int(max_tokens),
         num_logprobs=None if num_logprobs is None else int(num_logprobs),
         grammar=grammar,
-        bad_words=check_bad_words(fields.take("bad_words")),
-        bad_token_ids=check_token_id_list(fields.take("bad_token_ids"), vocab_size, "bad_token_ids", MAX_BAD_TOKEN_IDS),
-        metadata=fields.take_metadata(),
-        session=fields.take_session(),
-        continuation=fields.take_text("continuation_token"),
         sampling=sampling,
+        **rare.options,
+        **more,
     )
+    fields.end()
+    return options
+
+
+class _Rare(NamedTuple):
+    """Values of fields that few bodies have."""
+
+    sampling: dict[str, Any]
+    options: dict[str, Any]
+
+
+_RARE = frozenset({
+    "logit_bias", "stop_token_ids", "allowed_token_ids", "speculation", "stop", "include_stop_str_in_output",
+    "bad_words", "bad_token_ids", "metadata", "continuation_token", "service_tier", "skip_special_tokens",
+    *HARMLESS_FIELDS,
+})  # fmt: skip
+"""Fields of ``_take_rare``."""
+
+
+def _take_rare(fields: Fields, vocab_size: int) -> _Rare:
+    sampling = {
+        "logit_bias": check_logit_bias(fields.take("logit_bias"), vocab_size),
+        "stop_token_ids": check_stop_token_ids(fields.take("stop_token_ids"), vocab_size),
+        "allowed_token_ids": check_token_id_list(
+            fields.take("allowed_token_ids"), vocab_size, "allowed_token_ids", MAX_ALLOWED_TOKEN_IDS
+        ),
+        "drafts_off": fields.choice("speculation", "auto", "off") == "off",
+    }
+    bad_ids = check_token_id_list(fields.take("bad_token_ids"), vocab_size, "bad_token_ids", MAX_BAD_TOKEN_IDS)
+    options = {
+        "stop": check_stop(fields.take("stop")),
+        "include_stop": fields.flag("include_stop_str_in_output"),
+        "bad_words": check_bad_words(fields.take("bad_words")),
+        "bad_token_ids": bad_ids,
+        "metadata": fields.take_metadata(),
+        "session": fields.take_session(),
+        "continuation": fields.take_text("continuation_token"),
+    }
     fields.ignore_harmless()
     fields.refuse("service_tier", "auto", "default", *CHEAP_TIERS)
     fields.refuse("skip_special_tokens", True)
-    fields.end()
-    return options
+    return _Rare(sampling, options)
+
+
+_NOTHING_RARE = _take_rare(Fields({}), 0)
 
 
 def _refuse_chat_features(fields: Fields) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
+from stratos.common.changed import changed
 from stratos.common.errors import BadRequest, StratosError, StreamGone
 from stratos.common.ids import new_nonce, new_seed
 from stratos.core.requests.continuation import ContinuationState
@@ -310,7 +311,7 @@ class GenerationPreparer:
             is_open = _has_room(tools.continuations, options.n * sum(params.max_tokens for params in sampling))
         return tuple(
             GenerationSpec(
-                terms=replace(own, tenant_name=label, pins=pin_terms(tenant.plan, marks), kv_key=kv_key),
+                terms=changed(own, tenant_name=label, pins=pin_terms(tenant.plan, marks), kv_key=kv_key),
                 model_digest=identity.model_digest,
                 model=model.base.name,
                 prompt_ids=prompt,

@@ -35,6 +35,8 @@ from stratos_gateway.routers.link import RouterLink, RouterPeer
 from stratos_gateway.routers.settings import RoutersConfig
 
 CONVICT_TIMEOUT_S = 0.5
+MAX_FIRST = 1024
+"""Models whose first choice is remembered."""
 
 
 class RouterSet:
@@ -71,6 +73,8 @@ class RouterSet:
         self._rng = rng
         self._links: dict[str, RouterLink] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._first: dict[str, RouterLink] = {}
+        """First choices of models among the routers that answer now."""
         self._is_any_up = asyncio.Event()
         self._closing = BackgroundTasks()
         self._conviction_s = convictions.ttl_s
@@ -83,20 +87,25 @@ class RouterSet:
             QueueTimeout: no placement within ``timeout_s``.
             StratosError: a router's refusal.
         """
-        asked_s, model = self._clock.now(), self._name_of(request.model_digest)
+        if timeout_s is None:  # nor a timer
+            return await self._schedule(request)
         try:
             async with asyncio.timeout(timeout_s):
-                while True:
-                    link = await self._active(model)
-                    self._refuse_convicted(request)
-                    waited_ms = request.waited_ms + round((self._clock.now() - asked_s) * 1000)
-                    if waited_ms != request.waited_ms:
-                        request, asked_s = replace(request, waited_ms=waited_ms), self._clock.now()
-                    placement = await link.schedule(request, model)
-                    if placement is not None:
-                        return placement
+                return await self._schedule(request)
         except TimeoutError as error:
             raise QueueTimeout("no placement: no router answered in time; try again") from error
+
+    async def _schedule(self, request: PlacementRequest) -> Placement:
+        asked_s, model = self._clock.now(), self._name_of(request.model_digest)
+        while True:
+            link = await self._active(model)
+            self._refuse_convicted(request)
+            waited_ms = request.waited_ms + round((self._clock.now() - asked_s) * 1000)
+            if waited_ms != request.waited_ms:
+                request, asked_s = replace(request, waited_ms=waited_ms), self._clock.now()
+            placement = await link.schedule(request, model)
+            if placement is not None:
+                return placement
 
     async def convict(self, request: PlacementRequest) -> None:
         """Have the prompt of a request refused for a while, here and at all other gateways.
@@ -205,6 +214,7 @@ class RouterSet:
 
     def _changed(self) -> None:
         """Some router went up or down."""
+        self._first.clear()
         num_up = sum(link.is_up for link in self._links.values())
         self._metrics.routers.labels("up").set(num_up)
         self._metrics.routers.labels("away").set(len(self._links) - num_up)
@@ -225,8 +235,15 @@ class RouterSet:
         return self._first_up(model) is link
 
     def _first_up(self, model: str) -> RouterLink | None:
+        if (first := self._first.get(model)) is not None:
+            return first
         up = preferred(model, [address for address, link in self._links.items() if link.is_up])
-        return self._links[up[0]] if up else None
+        if not up:
+            return None
+        if len(self._first) >= MAX_FIRST:
+            self._first.clear()
+        first = self._first[model] = self._links[up[0]]
+        return first
 
     def suspects(self, tenant: str) -> bool:
         """Whether so many prompts of a tenant are convicted that all of them begin as suspects."""

@@ -30,10 +30,10 @@ from stratos.rpc.codec import generation as codec
 from stratos.rpc.codec.usage import counts_from_pb, usage_ack
 from stratos_gateway.access.contract import Gate
 from stratos_gateway.sessions.liveness import SessionConfig, SessionLiveness
+from stratos_gateway.sessions.outbox import SessionOutbox
 from stratos_gateway.sessions.sink import AttemptSink
 
 _log = logging.getLogger(__name__)
-MAX_OUTBOX = 4096
 
 
 class UsageMeter(Protocol):
@@ -82,7 +82,7 @@ class WorkerSession:
         """The same sinks by the numbers that their Submits said."""
         self._num_submits = self._num_taken = 0
         """Submits so far, and how many of them the worker says that it took."""
-        self._outbox: asyncio.Queue[decode_pb2.SessionRequest] = asyncio.Queue(MAX_OUTBOX)
+        self._outbox = SessionOutbox()
         self._tasks: list[asyncio.Task[None]] = []
         self._channel: grpc.aio.Channel = dialer.channel(worker.address, ANY_WORKER)
         self._call: Any = None
@@ -116,7 +116,7 @@ class WorkerSession:
         if not can_speak_with(first.welcome.protocol_version):
             await self.close()
             raise WorkerLost(f"{self.worker.worker_id} speaks protocol version {first.welcome.protocol_version}")
-        self._features = frozenset(first.welcome.features)
+        self._features, self._outbox.takes_further = frozenset(first.welcome.features), first.welcome.takes_further
         self._liveness.forgive(self._clock.now())
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
 
@@ -133,15 +133,13 @@ class WorkerSession:
         if lacking := submission.required_features - self._features:
             raise FeatureUnavailable(f"{self.worker.worker_id} does not offer: {name_features(lacking)}")
         key, number = submission.request.key, self._num_submits + 1
-        if Feature.PINS not in self._features:
-            submission = submission.without_pins()
-        if Feature.KV_KEYS not in self._features:
-            submission = submission.without_kv_key()
         message = codec.submit_to_pb(submission, self._clock.now())
-        try:
-            self._outbox.put_nowait(decode_pb2.SessionRequest(submit=message, submit_number=number))
-        except asyncio.QueueFull as error:
-            raise Overloaded(f"{self.worker.worker_id} does not take messages") from error
+        if Feature.PINS not in self._features:  # it keeps no KV at the wish of a client
+            message.terms.ClearField("pins")
+        if Feature.KV_KEYS not in self._features:  # without a disk tier: a key goes where it is used, and nowhere else
+            message.terms.ClearField("kv_key")
+        if not self._outbox.put(decode_pb2.SessionRequest(submit=message, submit_number=number)):
+            raise Overloaded(f"{self.worker.worker_id} does not take messages")
         self._num_submits = number
         self._sinks[key] = self._by_number[number] = sink
         self._number_of[key] = number
@@ -152,18 +150,14 @@ class WorkerSession:
         """End an attempt, or some of its choices; without ``choices`` nothing of it is delivered any more."""
         if not choices:
             self.release(key)
-        if self.is_broken:
-            return
-        try:
-            self._outbox.put_nowait(codec.cancel(key, choices))
-        except asyncio.QueueFull:  # a lost Cancel would leak; a broken session frees everything there
+        # A lost Cancel would leak; a broken session frees everything there.
+        if not (self.is_broken or self._outbox.put(codec.cancel(key, choices))):
             self._break("broken", "it does not take messages")
 
     def acknowledge_usage(self, request_ids: Sequence[str]) -> None:
         """The ledger has what these took; an acknowledgement that is lost costs the worker memory alone."""
         if not self.is_broken:
-            with contextlib.suppress(asyncio.QueueFull):
-                self._outbox.put_nowait(usage_ack(request_ids))
+            self._outbox.put(usage_ack(request_ids))
 
     def release(self, key: RequestKey) -> None:
         """The attempt ended at the worker: forget its sink."""
@@ -205,7 +199,7 @@ class WorkerSession:
     async def _write(self) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the reader tells why
             while True:
-                await self._call.write(await self._outbox.get())
+                await self._call.write(await self._outbox.take())
 
     def _handle(self, message: decode_pb2.SessionResponse) -> None:
         kind, now_s = message.WhichOneof("message"), self._clock.now()

@@ -27,7 +27,7 @@ from stratos_gateway.answering.output import Output
 from stratos_gateway.answering.request import RESUMED, ClientRequest, PreparedGeneration
 from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.generation.source import GeneratedOutput, WorkersSource
-from stratos_gateway.http.body import leniently
+from stratos_gateway.http.body import Leniently
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.openai.chunks import Usage
 from stratos_gateway.openai.rendering import AnswerIdentity
@@ -329,7 +329,7 @@ async def _revise(request: ClientRequest[PreparedGeneration], head: StreamHead) 
     digest, is_chosen = head.identity.model_digest, bool(request.asked_text) and head.body != request.body_text
     if is_chosen or digest != request.prepared.model_digest:
         body = orjson.loads(head.body if is_chosen else request.body_text)
-        with leniently(is_lenient=True):  # as the gateway may have been that took it
+        with Leniently(is_lenient=True):  # as the gateway may have been that took it
             request.prepared = await request.prepared.revised(body, digest)
         request.exchange.facts.base_model = request.prepared.base_model
     if is_chosen:

@@ -79,8 +79,9 @@ def admitted(send: Any, gate: Gate | None = None, **limits: float) -> Iterator[C
         clock=FakeClock(),
     )  # fmt: skip
     http = Request({"type": "http", "stratos.exchange": Exchange(Span(NO_TRACE), send, "")}, receive)
-    with edge.admit(http, send, Tenant(name="t"), 0.0, TimeAllowed(1, 1)) as request:
-        yield request
+    tenant = Tenant(name="t")
+    with admission.enter(tenant) as place:
+        yield edge.record(http, send, tenant, place, 0.0, TimeAllowed(1, 1))
     assert admission.num_open == 0
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from stratos.core.tenancy.plan import STANDARD
 from stratos.core.tenant import Tenant
 from stratos.core.trace import NO_TRACE
 from stratos.rpc.tracing import Span
-from stratos_gateway.access.concurrency import Admission
+from stratos_gateway.access.concurrency import Admission, Place
 from stratos_gateway.answering.draft import Draft, is_platform_failure, outcome_of
 from stratos_gateway.answering.edge import TimeAllowed
 from stratos_gateway.answering.endpoint import Begun, Endpoint
@@ -140,13 +140,11 @@ class Edge:
     async def read(self, http: object, tenant: Tenant, prompt_param: str) -> dict[str, Any]:
         return dict(self.body)
 
-    @contextmanager
-    def admit(self, http: Any, send: Any, tenant: Tenant, arrival_s: float, allowed: object) -> Iterator[Any]:
-        with self.admission.enter(tenant) as place:
-            yield ClientRequest(
-                http=http, send=send, exchange=Exchange(Span(NO_TRACE), send, ""), tenant=tenant, place=place,
-                arrival_s=0.0, received_s=0.0, deadline_s=60.0, end_s=60.0,
-            )  # fmt: skip
+    def record(self, http: Any, send: Any, tenant: Tenant, place: Place, arrival_s: float, allowed: object) -> Any:
+        return ClientRequest(
+            http=http, send=send, exchange=Exchange(Span(NO_TRACE), send, ""), tenant=tenant, place=place,
+            arrival_s=0.0, received_s=0.0, deadline_s=60.0, end_s=60.0,
+        )  # fmt: skip
 
 
 async def receive() -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from stratos.common.errors import BadRequest
 from stratos.text.chat_template import ChatMessage, ChatTemplate
-from stratos_gateway.http.body import leniently
+from stratos_gateway.http.body import Leniently
 from stratos_gateway.openai.fields import Fields
 from stratos_gateway.openai.messages import check_messages, ignored_in_messages
 from stratos_gateway.openai.requests import parse_chat
@@ -51,7 +51,7 @@ def test_a_field_that_is_not_known_is_refused_by_its_place(message: dict[str, An
     ("field", "value"), [("weight", 1), ("prefix", True), ("name", 5), ("name", "n" * 65), ("images", ["aGk="])]
 )
 def test_a_lenient_gateway_and_one_that_reads_a_record_list_it(field: str, value: object) -> None:
-    with leniently(is_lenient=True) as unknown:
+    with Leniently(is_lenient=True) as unknown:
         assert check_messages([user(**{field: value})]) == (ChatMessage("user", "hi"),)
     assert unknown == [f"messages[0].{field}"]
 
@@ -101,7 +101,7 @@ def test_a_refusal_of_an_earlier_answer_is_its_text(content: str | None) -> None
 
 
 def test_a_recorded_mark_of_caching_that_is_none_is_listed() -> None:
-    with leniently(is_lenient=True) as unknown:
+    with Leniently(is_lenient=True) as unknown:
         assert Fields({"cache_control": {"type": "forever"}}, "system[0].").take_ttl("cache_control") is None
     assert unknown == ["system[0].cache_control.type"]
 

@@ -41,6 +41,7 @@ EVENTS: list[dict[str, Any]] = [
     {"choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}]},
     {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}},
 ]
+from tests.support.entered import inside
 
 
 async def events() -> AsyncIterator[dict[str, Any]]:
@@ -105,7 +106,7 @@ async def test_one_entry(
     source = ExternalSource(cast("Any", Endpoint()), Admission(1, 1, metrics), clock, metrics, meter)
     request = make_request(has_answered)
     with suppress(WorkerLost, asyncio.CancelledError):
-        async with AccountStep(meter).around(request), source.open(request) as output:
+        async with inside(AccountStep(meter).around(request)), source.open(request) as output:
             assert output is not None
             request.output = output
             await output.finish()
@@ -135,7 +136,7 @@ async def test_what_the_endpoint_charges_is_in_the_ledger_while_it_answers() -> 
     meter = Meter(clock, 1.0)
     source = ExternalSource(cast("Any", Endpoint()), Admission(1, 1, metrics), clock, metrics, meter)
     request = make_request(has_answered=True)
-    async with AccountStep(meter).around(request), source.open(request) as output:
+    async with inside(AccountStep(meter).around(request)), source.open(request) as output:
         assert output is not None
         request.output = output
         assert meter.take_ready() == [], "it has not begun"

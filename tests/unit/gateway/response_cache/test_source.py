@@ -32,6 +32,7 @@ from stratos_gateway.response_cache.cache import KeptAnswer, KeptPrompt, Respons
 from stratos_gateway.response_cache.key import response_key
 from stratos_gateway.response_cache.source import CacheSource
 from stratos_gateway.responses.requests import parse_response
+from tests.support.entered import inside
 from tests.support.fakes.gateway_fakes import FakeRouter, FakeSessions, make_platform
 from tests.support.fakes.generous_limiter import GenerousLimiter
 from tests.support.reference.shipped_model import shipped_tokenizer
@@ -65,7 +66,7 @@ async def test_an_answer_that_is_not_taken_is_neither_billed_nor_limited(is_take
     )  # fmt: skip
     try:
         async with (
-            LimitsStep(cast("Any", limiter)).around(request), AccountStep(meter).around(request),
+            inside(LimitsStep(cast("Any", limiter)).around(request), AccountStep(meter).around(request)),
             CacheSource(cache).open(request) as output,
         ):  # fmt: skip
             request.output = output

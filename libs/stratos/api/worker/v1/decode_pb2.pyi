@@ -45,20 +45,22 @@ PREFILL_PATH_LOCAL_TAIL: PrefillPath
 PREFILL_PATH_LOCAL_SPILL: PrefillPath
 
 class SessionRequest(_message.Message):
-    __slots__ = ("hello", "submit", "cancel", "attach", "usage_ack", "submit_number")
+    __slots__ = ("hello", "submit", "cancel", "attach", "usage_ack", "submit_number", "further")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SUBMIT_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     USAGE_ACK_FIELD_NUMBER: _ClassVar[int]
     SUBMIT_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    FURTHER_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     submit: Submit
     cancel: Cancel
     attach: Attach
     usage_ack: UsageAck
     submit_number: int
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., usage_ack: _Optional[_Union[UsageAck, _Mapping]] = ..., submit_number: _Optional[int] = ...) -> None: ...
+    further: _containers.RepeatedCompositeFieldContainer[SessionRequest]
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., attach: _Optional[_Union[Attach, _Mapping]] = ..., usage_ack: _Optional[_Union[UsageAck, _Mapping]] = ..., submit_number: _Optional[int] = ..., further: _Optional[_Iterable[_Union[SessionRequest, _Mapping]]] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
     __slots__ = ("welcome", "step_outputs", "progress", "usage_counts")
@@ -83,14 +85,16 @@ class Hello(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., takes_token_columns: _Optional[bool] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("worker", "protocol_version", "features")
+    __slots__ = ("worker", "protocol_version", "features", "takes_further")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
+    TAKES_FURTHER_FIELD_NUMBER: _ClassVar[int]
     worker: _common_pb2.WorkerRef
     protocol_version: int
     features: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, worker: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., protocol_version: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
+    takes_further: bool
+    def __init__(self, worker: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., protocol_version: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., takes_further: _Optional[bool] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias", "max_tokens", "min_tokens", "ignore_eos", "stop_token_ids", "num_logprobs", "allowed_token_ids", "bad_sequences", "grammar", "num_prompt_logprobs", "watermark", "drafts_off")
