@@ -62,4 +62,4 @@ def _host_copy(storage: UntypedStorage) -> Tensor:
 
 
 def _bytes_of(storage: UntypedStorage) -> Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
