@@ -5,8 +5,8 @@
 
 A change costs the time to load, in which nothing is computed.  So a turn lasts ``min_residency_s``, or longer where
 loading takes so long that it would be more than ``max_change_share`` of the time.  A resident model that is busy itself
-keeps its turn for ``busy_residency_s``.  An example with 10 s, 30 s and a fifth, and changes of 2 s: requests for a and
-b that come by turns every second get turns of 10 s (2 s of 12 are a sixth), those of a that never end one of 30 s.
+keeps its turn for ``busy_residency_s``.  An example with 2 s, 10 s and a quarter, and changes of 1 s: a model that has
+nothing more to do gives way 3 s after its turn began (1 s of 4 is a quarter), one that always has work after 10 s.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from annotated_types import Ge, Gt, Lt
 class TurnConfig:
     """When models that share a device change places."""
 
-    min_residency_s: Annotated[float, Ge(0)] = 10.0
+    min_residency_s: Annotated[float, Ge(0)] = 2.0
     """A model that was woken stays awake for so long at least, whatever waits."""
-    busy_residency_s: Annotated[float, Ge(0)] = 30.0
+    busy_residency_s: Annotated[float, Ge(0)] = 10.0
     """While it has requests of its own it stays for so long; then they wait for its next turn."""
-    max_change_share: Annotated[float, Gt(0), Lt(1)] = 0.2
+    max_change_share: Annotated[float, Gt(0), Lt(1)] = 0.25
     """Part of the time that changes may take: turns last longer where loading takes long."""
     drain_s: Annotated[float, Ge(0)] = 5.0
     """At the end of a turn streams get so long to end by themselves; others go on at the next turn, token for token."""

@@ -30,7 +30,9 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProce
         "STRATOS_AUTOSCALER_TURNS__MIN_RESIDENCY_S": str(RESIDENCY_S),
         "STRATOS_AUTOSCALER_TURNS__BUSY_RESIDENCY_S": "0.8",
         "STRATOS_AUTOSCALER_TURNS__DRAIN_S": "0.2",
-        "STRATOS_GATEWAY_HTTP__SSE_KEEPALIVE_S": "0.2",
+        "STRATOS_AUTOSCALER_TURNS__MAX_CHANGE_SHARE": "0.9",
+        "STRATOS_GATEWAY_HTTP__SSE_KEEPALIVE_S": "0.1",
+        "STRATOS_DECODE_WORKER_FAKE__WAKE_S": "0.4",
         "STRATOS_DECODE_WORKER_FAKE__TELLS_MODELS": "true",
         "STRATOS_DECODE_WORKER_FAKE__STEP_S": "0.01",
         "STRATOS_DECODE_WORKER_FAKE__NUM_BLOCKS": "2048",
@@ -70,6 +72,7 @@ async def test_a_request_for_a_sleeping_model_is_held_and_wakes_it(platform: Pla
     async with client_of(platform) as client, client.stream("POST", "/completions", json=ask) as stream:
         lines = [line async for line in stream.aiter_lines()]
     assert stream.status_code == 200
+    assert lines[0].startswith(":"), "a comment keeps the connection alive until the model is awake"
     assert "data: [DONE]" in lines
     assert not any("error" in line for line in lines)
     await eventually(partial(rests, platform, "decode-0", "prefill-0"), "the other one sleeps")

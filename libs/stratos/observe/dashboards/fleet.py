@@ -95,6 +95,7 @@ FLEET = Dashboard(
             queries=(
                 Query('max by (role) (stratos_router_workers{@, state="live"})', "{{role}}"),
                 Query('max by (role) (stratos_router_workers{@, state="out"})', "{{role}} out"),
+                Query('max by (role) (stratos_router_workers{@, state="asleep"})', "{{role}} asleep"),
             ),
         ),
         Panel(
