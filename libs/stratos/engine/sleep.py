@@ -10,6 +10,7 @@ adapters, compiled grammars, and what was measured of steps and swaps.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
 from stratos.common.errors import Busy, Draining
@@ -77,8 +78,13 @@ class EngineSleep:
         """
         if self._is_awake:
             return
+        # Loading computes with all threads of the steps: the team ends with the thread that has it.
+        with ThreadPoolExecutor(1, "engine-wake") as own:
+            own.submit(self._load).result()
+        with self._changing():
+            self._is_awake = True
+
+    def _load(self) -> None:
         self._runner.wake()
         if self._proposer is not None:
             self._proposer.wake()
-        with self._changing():
-            self._is_awake = True

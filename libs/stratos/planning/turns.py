@@ -1,7 +1,7 @@
 """Turns of models that share a device: which one is awake, so that all progress and changes do not eat the device.
 
     another one's requests wait, and the resident one has had its time -> the one that has waited longest gets the turn
-    nobody's requests wait                                              -> the resident one stays, busy or idle
+    no other one's requests wait                                        -> the resident one stays, busy or idle
 
 A change costs the time to load, in which nothing is computed.  So a turn lasts ``min_residency_s``, or longer where
 loading takes so long that it would be more than ``max_change_share`` of the time.  A resident model that is busy itself

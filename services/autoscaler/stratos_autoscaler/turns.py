@@ -88,6 +88,11 @@ class SharedDevice:
         if model and (others or own or model != self._planner.resident):
             self._change = asyncio.create_task(self._give_to(model, others, members[model]), name="device turn")
 
+    async def settled(self) -> None:
+        """Wait for the end of what is under way."""
+        if self._change is not None:
+            await asyncio.wait([self._change])
+
     async def close(self) -> None:
         """Leave what is under way: workers finish it."""
         if self._change is not None:
@@ -121,7 +126,7 @@ async def _all(calls: Iterable[Awaitable[None]]) -> bool:
 
 
 def _workers_of(fleet: Fleet, model: str) -> list[FleetWorker]:
-    """Those that have said which model they serve. One that does not answer may hold memory until it is gone."""
+    """Workers that have said that they serve a model. One that does not answer may hold memory until it is gone."""
     return [w for w in fleet.workers if w.status is not None and w.status.identity.model_digest == model]
 
 

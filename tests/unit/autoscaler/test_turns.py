@@ -80,8 +80,7 @@ class World:
         self.clock.advance(after_s)
         self.calls.clear()
         self.device.look(self.fleet())
-        if self.device._change is not None:
-            await asyncio.gather(self.device._change)
+        await self.device.settled()
         return self.calls
 
     def turns(self, outcome: str) -> float:

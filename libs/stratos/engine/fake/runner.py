@@ -44,7 +44,6 @@ from stratos.engine.fake.pooling import EMBEDDING_SIZE, fake_pool
 
 KV_BYTES = 8
 FINISHED_EARLY = "the fake runner was told to fail"
-CHANGED = "the model's files have changed since they were loaded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -391,10 +390,9 @@ class FakeRunner(Runner):
 
     def wake(self) -> None:
         """Take pages again; the model's folder, where there is one, must hold the same files."""
-        time.sleep(self.config.wake_s)
-        config = self.config
+        time.sleep((config := self.config).wake_s)
         if config.model_path is not None and read_model_files(config.model_path).digest != config.model_digest:
-            raise InvalidCheckpoint(CHANGED)
+            raise InvalidCheckpoint("the model's files have changed since they were loaded")
         self._pages = memoryview(bytearray(config.num_blocks * config.block_size * KV_BYTES)).cast("q")
 
     def _slot(self, block_table: Sequence[int], position: int) -> int:

@@ -9,7 +9,7 @@ from stratos.core.files.handed_digest import state_of
 from stratos.core.files.model_files import CONFIG_NAME, ModelFiles
 from stratos.engine.checkpoint.loader import CheckpointReader
 from stratos.engine.layers.linear import LinearFactory
-from stratos.engine.models.decoder import Decoder
+from stratos.engine.models.decoder import Decoder as Decoder
 
 CHANGED = "the model's files have changed since they were loaded; a worker that starts serves what is there now"
 

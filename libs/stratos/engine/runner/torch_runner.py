@@ -31,15 +31,14 @@ from stratos.engine.contract.kept_tables import KeptTables
 from stratos.engine.contract.plan import NON_FINITE_HIDDEN, SampledToken, SampleSpec, StepPlan, StepTokens
 from stratos.engine.contract.results import WeightCheck
 from stratos.engine.contract.runner import Runner, RunnerInfo
-from stratos.engine.layers.thread_scope import one_thread
+from stratos.engine.layers.thread_scope import one_thread, using_threads
 from stratos.engine.lora.batch import sorted_by_adapter
 from stratos.engine.lora.host_copy import read_adapter
 from stratos.engine.lora.store import LoraStore
 from stratos.engine.lora.weights import lay_out
 from stratos.engine.memory.host_pages import HostPages, HostSwap
 from stratos.engine.memory.kv_pages import KvPages, num_blocks_for
-from stratos.engine.models.decoder import Decoder
-from stratos.engine.models.reloading import ReloadableWeights
+from stratos.engine.models.reloading import Decoder, ReloadableWeights
 from stratos.engine.runner.device_room import room_of
 from stratos.engine.runner.forward import Forward, LayeredForward
 from stratos.engine.runner.kernels import choose_kernels, score_options
@@ -82,6 +81,8 @@ class TorchRunner(Runner):
     """Choices for the device, and their reasons."""
     _threads: ThreadChoice | None = None
     """Where the number of threads is ours to choose."""
+    _num_threads = 1
+    """Threads that wake it."""
     _weights: ReloadableWeights | None = None
     """``None`` where they lie in memory of a library."""
     _known: KnownTokens
@@ -227,6 +228,7 @@ class TorchRunner(Runner):
             _log.info("%s: quantised in the file, floats in memory: %s", config.model_path, ", ".join(need.widened))
         runner = cls(info, decoder, attention, pages, host, adapters, sorts_adapters=config.kernels.sorted_adapters)
         runner.plan = plan
+        runner._num_threads = torch.get_num_threads()
         if linear.keeps_codes:
             runner._weights = ReloadableWeights(decoder, files, partial(open_reader, is_checked=True), linear)
         runner.forward = make_forward(decoder, attention, kernels.library, is_whole=config.kernels.whole_step)
@@ -253,7 +255,7 @@ class TorchRunner(Runner):
     @torch.inference_mode()
     def wake(self) -> None:
         assert self._weights is not None, "sleep() comes first"
-        with one_thread():
+        with using_threads(self._num_threads):
             self.pages.take_again()
             self._weights.read_again()
         if self.info.can_probe:

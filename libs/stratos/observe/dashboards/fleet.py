@@ -209,6 +209,15 @@ AUTOSCALER = Dashboard(
             ),
         ),
         Panel(
+            title="Turns on shared devices",
+            text="Changes of the model that has a device, and the part of the time that they take, in which nothing is "
+            "computed there. Only where models share one.",
+            queries=(
+                Query(rate("stratos_autoscaler_turns_total", "outcome"), "{{outcome}}"),
+                Query(rate("stratos_autoscaler_turn_change_seconds_sum"), "part of the time"),
+            ),
+        ),
+        Panel(
             title="Active autoscalers",
             text="One acts, the others wait. 0 means that nothing is scaled.",
             queries=(Query("sum (stratos_autoscaler_active{@})", "active"),),

@@ -43,7 +43,7 @@ class Prober:
         metrics: of the worker.
         on_conviction: called once, with the reason.
         on_sound: called with the time at which known tokens were begun that came out right.
-        turn: held during a look; whatever holds it meanwhile keeps the engine to itself.
+        turn: held during a look; nothing looks while something else holds it.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ class SelfCheck:
         clock: of its waits.
         interval_s: time between two looks.
         limit_s: a token that takes longer means that the engine hangs.
-        turn: held during a look; whatever holds it meanwhile keeps the engine to itself.
+        turn: held during a look; nothing looks while something else holds it.
     """
 
     def __init__(

@@ -22,7 +22,6 @@ from stratos.engine.runner.cuda.graphs import DecodeGraphs, DecodeOutputs, padde
 from stratos.engine.runner.cuda.runner import CudaRunner
 from stratos.engine.runner.cuda.sequence_rows import SequenceRows
 from stratos.engine.runner.torch_runner import TorchRunner
-from stratos.engine.runner.weight_sums import tensors_of
 from stratos.engine.settings import RunnerConfig
 from stratos.engine.triton_kernels import sampling
 from tests.support.reference.tiny_models import FAMILIES, save_adapter, save_tiny, save_tiny_llama
@@ -377,25 +376,3 @@ def test_rows_are_stable_and_the_longest_unused_one_is_given_away() -> None:
 def test_no_gpu_is_told_plainly(model_path: Path) -> None:
     with pytest.raises(InvalidCheckpoint, match="no GPU"):
         CudaRunner.load(config(model_path))
-
-
-def test_a_runner_that_slept_captures_its_steps_again_and_computes_the_same(model_path: Path) -> None:
-    runner = captured(model_path, 4)
-
-    def run() -> list[list[int]]:
-        driver = Driver(runner)
-        streams = [driver.stream(PROMPT[: 3 + i]) for i in range(3)]
-        driver.generate(streams, 5)
-        return [stream.tokens for stream in streams]
-
-    before = run()
-    weights = sum(tensor.nbytes for _, tensor in tensors_of("model", runner.decoder))
-    assert runner.sleep() >= runner.pages.tensor.nbytes
-    assert not any(tensor.untyped_storage().nbytes() for _, tensor in tensors_of("model", runner.decoder))
-    runner.wake()
-    assert sum(tensor.untyped_storage().nbytes() for _, tensor in tensors_of("model", runner.decoder)) >= weights
-    assert run() == before
-    assert runner.decoding is not None
-    (_, capture) = runner._captured
-    assert isinstance(capture, Recording)
-    assert capture.num_replayed, "its steps are replayed, and not run one by one"
