@@ -49,6 +49,7 @@ SECTIONS = {
     "attention": Section("attention", "run", 100, "the attention kernel alone: GB/s, TFLOP/s, other program shapes"),
     "sampling": Section("sampling", "run", 90, "sampling on the device against logits to the host and a sort there"),
     "prefill": Section("steps", "prefill", 60, "prompts of the 8B shape"),
+    "sleep": Section("steps", "sleep", 60, "weights and pages to host memory and back, against the copy of a tensor"),
     "handoff": Section(
         "handoff", "run", 60, "KV into the pages of another process; what of it a first token waits for"
     ),

@@ -83,6 +83,27 @@ def prefill(rig: Rig) -> None:
         rig.attempt(f"prompt_{tokens}", lambda n=tokens: bench.prefill(runner, model, n))
 
 
+def sleep(rig: Rig) -> None:
+    """Section ``sleep``: a runner that gives its memory back and wakes, with what the device has left meanwhile."""
+    model, _ = _model(rig)
+    runner = model.runner(1)
+
+    def once() -> dict[str, Any]:
+        began = time.perf_counter()
+        freed = runner.sleep()
+        slept = time.perf_counter()
+        left = 0 if rig.is_rehearsal else torch.cuda.memory_reserved()
+        runner.wake()
+        woken = time.perf_counter()
+        return {
+            "freed_bytes": freed, "reserved_bytes_asleep": left, "sleep_s": round(slept - began, 3),
+            "wake_s": round(woken - slept, 3), "wake_gb_per_s": round(freed / (woken - slept) / 1e9, 2),
+        }  # fmt: skip
+
+    for turn in range(1 if rig.is_rehearsal else 3):
+        rig.attempt(f"turn_{turn}", once)
+
+
 def _model(rig: Rig) -> tuple[RandomModel, Bench]:
     bandwidth = rig.copy_bandwidth()
     rig.record("copy_gb_per_s", round(bandwidth / 1e9, 1))

@@ -34,7 +34,7 @@ SUITES: dict[str, list[str]] = {
     "units_grouped": [f"{KERNEL_UNITS}/test_grouped_{name}.py" for name in ("lora", "experts")],
     "units_products": [f"{KERNEL_UNITS}/test_few_rows.py"],
     "units_copies": [f"{KERNEL_UNITS}/test_kv_copies.py"],
-    "units_runner": [f"{RUNNER_UNITS}/test_gpu_runner.py"],
+    "units_runner": [f"{RUNNER_UNITS}/test_gpu_runner.py", f"{RUNNER_UNITS}/test_device_sleep.py"],
 }
 REHEARSED: dict[str, list[str]] = {
     "kernels": SUITES["kernels"],

@@ -8,7 +8,15 @@ from array import array
 
 import pytest
 
-from stratos.common.errors import BadRequest, ContextLengthExceeded, Internal, Overloaded, WorkerLost
+from stratos.common.errors import (
+    BadRequest,
+    Busy,
+    ContextLengthExceeded,
+    Draining,
+    Internal,
+    Overloaded,
+    WorkerLost,
+)
 from stratos.core.kv import KvRange
 from stratos.core.requests.embedding import EmbedRequest, PoolingKind
 from stratos.core.requests.records import PrefillJob, RequestKey
@@ -243,3 +251,45 @@ async def test_close_ends_open_requests_and_waiting_for_a_failure(start: Start) 
     with pytest.raises(WorkerLost):
         await client.match((1, 2), "", b"")
     await client.close()
+
+
+async def test_an_engine_that_slept_goes_on_as_before(start: Start) -> None:
+    client, outputs = await start({"max_cache_changes": 64}, block_size=4, num_host_blocks=8)
+    adapter = make_adapter("kept")
+    await client.load_adapter(adapter)
+    await client.add(make_request(range(20), "before"))
+    await eventually(lambda: len(ended(outputs)) == 1)
+    told = await client.cache_changes(None)
+    assert await client.sleep() == client.info.num_blocks * 4 * KV_BYTES
+    assert await client.sleep() == 0, "it sleeps already"
+    gone = await client.cache_changes(told.last)
+    assert (set(gone.removed), gone.stored) == (set(told.stored), ())
+    assert await client.match(tuple(range(20)), "", b"") == 0
+    for refused in (client.add(make_request([1], "early")), client.add_prefill(PrefillJob(leg="leg", token_ids=(1,)))):
+        with pytest.raises(Draining):
+            await refused
+    await client.wake()
+    await client.wake()
+    await client.add(make_request(range(20), "after"))
+    await eventually(lambda: len(ended(outputs)) == 2)
+    assert outputs.tokens["after", 0] == outputs.tokens["before", 0] == expected(range(20))
+    assert client.status().resident_adapters == (adapter.digest,)
+
+
+async def test_an_engine_with_work_does_not_sleep(start: Start) -> None:
+    client, outputs = await start(step_s=0.01)
+    await client.add(make_request([1], "runs", max_tokens=500))
+    await eventually(lambda: client.status().num_running == 1)
+    with pytest.raises(Busy):
+        await client.sleep()
+    reserved = make_request(range(20), "reserved")
+    client.abort(RequestKey("runs", 0))
+    assert await client.reserve(reserved) is not None
+    await eventually(lambda: client.status().num_running == 0)
+    with pytest.raises(Busy):
+        await client.sleep()
+    client.abort(reserved.key)
+    await client.add(make_request([1, 2], "next"))
+    await eventually(lambda: ("next", 0) in outputs.tokens and client.status().blocks.reserved == 0)
+    await eventually(lambda: client.status().num_running == 0)
+    assert await client.sleep() > 0

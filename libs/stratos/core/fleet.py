@@ -6,6 +6,7 @@ Workers fill ``WorkerStatus``, gateways ``GatewayLoad``; the router adds livenes
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -26,6 +27,21 @@ class ServiceMark:
     """Before that placement; 0 for one that took no turn."""
     counter: float
     """After it."""
+
+
+RESTING = "asleep"
+"""Why a worker that sleeps, falls asleep or wakes may not be chosen."""
+
+
+class SleepState(enum.StrEnum):
+    """Whether a worker has its model in memory."""
+
+    AWAKE = "awake"
+    FALLING_ASLEEP = "falling asleep"
+    ASLEEP = "asleep"
+    WAKING = "waking"
+    FAILED = "failed"
+    """It could not wake, and ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +96,7 @@ class WorkerStatus:
     """Time to load a block from host memory over the time to compute it."""
     disk_load_ratio: float = 0.0
     """The same of its disk."""
+    sleep_state: SleepState = SleepState.AWAKE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +129,12 @@ class FleetWorker:
     """Seconds since the last status."""
     num_booked: int = 0
     """Placements that its status does not show yet."""
+
+    @property
+    def is_resting(self) -> bool:
+        """It sleeps, or is on its way there or back: it may not be chosen, and nothing is wrong with it."""
+        rests = self.status is not None and self.status.sleep_state not in (SleepState.AWAKE, SleepState.FAILED)
+        return rests and self.out_reason == RESTING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

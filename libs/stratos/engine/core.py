@@ -29,11 +29,11 @@ from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import BadRequest
 from stratos.core.cache_changes import CacheChanges
 from stratos.core.device.payload import DevicePayload
-from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.kv import KvRange
 from stratos.core.requests.embedding import EmbedRequest
 from stratos.core.requests.grammar import GrammarSpec
 from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
+from stratos.engine.adapter_pins import AdapterPins
 from stratos.engine.contract.results import BlockReservation, EngineStatus, StepResult
 from stratos.engine.contract.runner import Runner
 from stratos.engine.inspection import EngineInspection, SequenceInspection
@@ -48,6 +48,7 @@ from stratos.engine.requests.prefill_jobs import PrefillJobTable
 from stratos.engine.requests.reservations import ReservationTable
 from stratos.engine.scheduler.scheduler import Scheduler
 from stratos.engine.settings import DiskTierConfig, SchedulerConfig
+from stratos.engine.sleep import EngineSleep
 from stratos.engine.slow_steps import SlowSteps
 from stratos.engine.speculation.proposer import Proposer
 from stratos.engine.step_loop import StepLoop
@@ -87,7 +88,9 @@ class EngineCore:
         )
         self._requests, self._reservations = GenerationTable(self._context), ReservationTable(self._context)
         self._jobs, self._embeddings = PrefillJobTable(self._context), EmbeddingTable(self._context)
-        self._adapter_pins: Counter[str] = Counter()
+        self._adapter_pins = AdapterPins(runner, self._changing)
+        self.load_adapter, self.pin_adapter = self._adapter_pins.load, self._adapter_pins.pin
+        self.unpin_adapter = self._adapter_pins.unpin
         self._slow_steps, self._lock = SlowSteps(), threading.RLock()
         tracker = StepTracker(self._context, self._requests, self._jobs, self._embeddings, self._reservations)
         self._steps = StepLoop(runner, tracker, self._slow_steps, overlap, self._changing, proposer)
@@ -97,6 +100,8 @@ class EngineCore:
         self._audit = LedgerAudit(self.verify, clock)
         self._status, self._is_status_old = self._snapshot(), False
         self.probe, self.check_weights = runner.probe, runner.check_weights
+        self._rest = EngineSleep(runner, proposer, self._kv, self.inspect, self._changing)
+        self.sleep, self.wake = self._rest.sleep, self._rest.wake
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -125,6 +130,7 @@ class EngineCore:
         self._check_key(request.key)
 
     def _check_key(self, key: RequestKey) -> None:
+        self._rest.check_awake()
         if key in self._requests or key in self._reservations or key in self._embeddings:
             raise BadRequest("this attempt of the request is here already", param="request_id")
 
@@ -216,6 +222,7 @@ class EngineCore:
     def add_prefill(self, job: PrefillJob) -> None:
         """Queue a prefill job; takes nothing yet. Raises like ``add``."""
         with self._changing():
+            self._rest.check_awake()
             self._jobs.add(job)
 
     def grant(self, leg: str) -> None:
@@ -297,27 +304,6 @@ class EngineCore:
         """Changes of the prefix cache after change ``after``; all of it for ``None``, or an old number."""
         return self._blocks.cache.changes_since(after, self._lock)
 
-    def load_adapter(self, files: AdapterFiles) -> None:
-        """``Runner.load_adapter``; adapters with a pin are not evicted."""
-        self.runner.load_adapter(files, lambda digest: digest in self._adapter_pins)
-        with self._changing():
-            pass  # the snapshot shows it
-
-    def pin_adapter(self, digest: str) -> bool:
-        """Keep a loaded adapter from being evicted; ``False`` when it is not loaded. Pins count."""
-        with self._changing():
-            self._adapter_pins[digest] += 1  # before the look: a load in another thread may be choosing a victim
-            if not (is_loaded := digest in self.runner.resident_adapters()):
-                self.unpin_adapter(digest)
-            return is_loaded
-
-    def unpin_adapter(self, digest: str) -> None:
-        """Take one pin back."""
-        with self._changing():
-            self._adapter_pins[digest] -= 1
-            if self._adapter_pins[digest] <= 0:
-                del self._adapter_pins[digest]
-
     def status(self) -> EngineStatus:
         # Made when it is asked for: it walks through every sequence, and a step changes them several times.
         if (self._is_status_old or self._kv.are_pins_due) and self._lock.acquire(timeout=STATUS_WAIT_S):
@@ -349,7 +335,7 @@ class EngineCore:
                 num_pending_copies=self._requests.num_pending_copies,
                 launched_copies=in_flight.plan.copies if in_flight is not None else (),
                 has_step_fences=self._kv.fences.is_pending,
-                adapter_pins=dict(self._adapter_pins),
+                adapter_pins=self._adapter_pins.counts(),
                 num_compiled_grammars=self._context.grammars.num_compiled,
             )
 

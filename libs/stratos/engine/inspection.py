@@ -82,3 +82,11 @@ class EngineInspection:
     """Blocks come back when the step in flight retires."""
     adapter_pins: Mapping[str, int]
     num_compiled_grammars: int
+
+    @property
+    def has_open_work(self) -> bool:
+        """Something runs, waits, is reserved or is being copied."""
+        is_open = self.sequences or self.open_requests or self.open_reservations or self.open_embeddings
+        return bool(
+            is_open or self.open_jobs or self.num_kept_blocks or self.num_loading_blocks or self.has_step_fences
+        )

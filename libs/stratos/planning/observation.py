@@ -22,6 +22,8 @@ class WorkerLoad:
     incarnation: str = ""
     is_live: bool = True
     is_draining: bool = False
+    is_resting: bool = False
+    """It sleeps, or is on its way there or back."""
     is_owned: bool = True
     """The backend has it; others help with the load, and are not the autoscaler's to drain."""
     num_seqs: int = 0
@@ -142,7 +144,12 @@ def _load(worker: FleetWorker) -> WorkerLoad:
     is_draining = status.is_draining and worker.age_s < MAX_AGE_S
     if not worker.is_live and not is_draining:
         # its requests are being moved elsewhere and are counted there
-        return WorkerLoad(worker_id=worker.ref.worker_id, incarnation=status.ref.incarnation, is_live=False)
+        return WorkerLoad(
+            worker_id=worker.ref.worker_id,
+            incarnation=status.ref.incarnation,
+            is_live=False,
+            is_resting=worker.is_resting,
+        )
     engine, blocks = status.engine, status.engine.blocks
     return WorkerLoad(
         worker_id=worker.ref.worker_id,
@@ -164,7 +171,8 @@ def count_states(pool: PoolObservation) -> dict[str, int]:
     """Workers by state, for people and metrics."""
     return {
         "live": sum(worker.is_live for worker in pool.workers),
-        "out": sum(not worker.is_live and not worker.is_draining for worker in pool.workers),
+        "asleep": sum(worker.is_resting for worker in pool.workers),
+        "out": sum(not (worker.is_live or worker.is_draining or worker.is_resting) for worker in pool.workers),
         "draining": sum(worker.is_draining for worker in pool.workers) + pool.num_leaving,
         "starting": pool.num_starting,
     }

@@ -250,7 +250,8 @@ class FleetState:
         if reason is None:
             _log.info("worker %s is in", record.member.worker_id)
         elif last is None:
-            _log.warning("worker %s is out: %s", record.member.worker_id, reason.value)
+            level = logging.INFO if reason is OutReason.ASLEEP else logging.WARNING
+            _log.log(level, "worker %s is out: %s", record.member.worker_id, reason.value)
             self._on_evicted(record.ref().role, reason)
         if reason is None or last is None:
             self._live_models = frozenset(self._find_live_models())

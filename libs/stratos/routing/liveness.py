@@ -1,5 +1,6 @@
 """Liveness of a worker: judged by its statuses and by its step counter, never by an open port.
 
+A worker that sleeps is out, and says so itself.
 A killed worker breaks its status stream: out at once.  A stopped one falls silent: out after ``silent_after_s``.
 One whose process lives but whose step loop stands still while it has work: out after ``hung_after_s``, or later
 where its own steps take long.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import enum
 
-from stratos.core.fleet import WorkerStatus
+from stratos.core.fleet import RESTING, SleepState, WorkerStatus
 from stratos.core.step_watch import StepWatch
 from stratos.routing.settings import LivenessConfig
 
@@ -26,6 +27,8 @@ class OutReason(enum.StrEnum):
     SILENT = "silent"
     HUNG = "hung"
     DRAINING = "draining"
+    ASLEEP = RESTING
+    """Nothing is wrong with it: it sleeps, falls asleep or wakes."""
     NOT_READY = "not_ready"
 
 
@@ -86,4 +89,6 @@ class WorkerLiveness:
             return OutReason.HUNG
         if status.is_draining:
             return OutReason.DRAINING
+        if status.sleep_state not in (SleepState.AWAKE, SleepState.FAILED):
+            return OutReason.ASLEEP
         return OutReason.NOT_READY if status.not_ready_reason else None

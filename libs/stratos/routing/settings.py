@@ -38,8 +38,8 @@ class QueueConfig:
     ttl_s: float = 30.0
     """Longest wait of a new request."""
     wake_timeout_s: Annotated[float, Ge(0)] = 0.0
-    """Longest wait of a new request that finds no worker of its model, since one is started for it; less than ttl_s
-    leaves it at ttl_s. The gateways' http.max_deadline_s and requests.placement_timeout_s bound it too."""
+    """Longest wait of a request whose model has no worker that may be chosen, since one is started or woken for it.
+    Less than ttl_s leaves it at ttl_s. The gateways' http.max_deadline_s and requests.placement_timeout_s bound it."""
     recovery_ttl_s: float = 30.0
     """Longest wait of a stream that has to move."""
     ageing_step_s: float = AGEING_STEP_S

@@ -30,6 +30,8 @@ class DrainGate:
         """The process is leaving."""
         self.is_convicted = False
         """What this worker computes is not to be trusted: it takes nothing, and hands out neither KV nor vectors."""
+        self.is_asleep = False
+        """Its model is not in memory, or is about to leave it: nothing is taken and no KV handed out until it wakes."""
         self.num_source_legs = 0
         """Hand-offs this worker sends."""
         self.num_receiver_legs = 0
@@ -45,7 +47,7 @@ class DrainGate:
     @property
     def is_shut(self) -> bool:
         """Nothing new is taken."""
-        return self.is_draining or self.is_convicted
+        return self.is_draining or self.is_convicted or self.is_asleep
 
     def check_trusted(self) -> None:
         """Raise ``Draining`` where what this worker computes is not to be trusted."""

@@ -119,6 +119,13 @@ class WorkerMetrics(Instruments):
         zeros=("sound", "wrong", "failed"),
     )
     weight_bytes_checked = counter("stratos_weight_bytes_checked", "Bytes of weights that were read again.")
+    sleep_state = gauge("stratos_worker_sleep_state", "1 for the state that the worker is in.", "state")
+    sleeps = counter(
+        "stratos_worker_sleeps", "Changes between waking and sleep by outcome.", "outcome",
+        zeros=("asleep", "refused", "awake", "failed"),
+    )
+    slept_bytes = gauge("stratos_worker_slept_bytes", "Memory that the worker gave back as it fell asleep.")
+    wake_seconds = histogram("stratos_worker_wake_seconds", "Time to load the model again.", buckets=_STAGE_BUCKETS_S)
     convicted = gauge(
         "stratos_worker_convicted", "1 when a worker is out: known tokens give, or its weights are, not what they were."
     )

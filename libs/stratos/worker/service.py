@@ -48,6 +48,8 @@ from stratos.worker.health.prober import Prober, expected_digest
 from stratos.worker.health.self_check import SelfCheck
 from stratos.worker.model_source import ModelSource
 from stratos.worker.settings import WorkerSettings
+from stratos.worker.sleep.sleeper import Sleeper
+from stratos.worker.sleep.wiring import make_sleeper
 from stratos.worker.status import StatusFeed, StatusServicer, StatusVersions
 from stratos.worker.wiring import OpenWorker, wire_worker
 
@@ -90,6 +92,7 @@ class WorkerProcess(Service):
         self._opened: OpenWorker | None = None
         self._self_check: SelfCheck | None = None
         self._prober: Prober | None = None
+        self._sleeper: Sleeper | None = None
         self._source: ModelSource | None = None
         self._sessions = DecodeServicer(lambda: self.opened.context, lambda: self.opened.table)
 
@@ -98,6 +101,12 @@ class WorkerProcess(Service):
         """Parts that ``open`` made."""
         assert self._opened is not None, "open() comes first"
         return self._opened
+
+    @property
+    def sleeper(self) -> Sleeper:
+        """Sleep of this worker."""
+        assert self._sleeper is not None, "open() comes first"
+        return self._sleeper
 
     def me(self) -> WorkerRef:
         """This process, as others know it."""
@@ -108,7 +117,7 @@ class WorkerProcess(Service):
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         source = SourceServicer(lambda: self.opened.context)
         source_pb2_grpc.add_KvSourceServiceServicer_to_server(source, server)
-        status = StatusServicer(self._feed, self.status, self.start_drain, self._gate)
+        status = StatusServicer(self._feed, self.status, self.start_drain, self._gate, lambda: self.sleeper)
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(status, server)
         cache = CacheServicer(self._feed, lambda: self.opened.context.engine, self.incarnation)
         cache_pb2_grpc.add_CacheServiceServicer_to_server(cache, server)
@@ -149,14 +158,25 @@ class WorkerProcess(Service):
             dialer=self.dialer,
         )
         engine.subscribe(lambda _: self._feed.notify())
-        settings = self._settings
-        self._self_check = SelfCheck(engine, self._clock, settings.self_check_interval_s, settings.step_stall_timeout_s)
+        settings, looks = self._settings, asyncio.Lock()
+        self._self_check = SelfCheck(
+            engine, self._clock, settings.self_check_interval_s, settings.step_stall_timeout_s, looks
+        )
+        self._sleeper = make_sleeper(
+            self.opened,
+            self._gate,
+            self._clock,
+            looks,
+            lambda: self._prober,
+            self._feed,
+            settings.orphan_ttl_s + FLUSH_S,
+        )
         if engine.info.can_probe:
             known = await asyncio.to_thread(expected_digest, engine.info)
             metrics = self.opened.context.metrics
             sent = self.opened.context.sent
             self._prober = Prober(
-                engine, self._clock, settings.prober, known, metrics, self._leave_convicted, sent.sound_at
+                engine, self._clock, settings.prober, known, metrics, self._leave_convicted, sent.sound_at, looks
             )
 
     async def warm_up(self) -> None:
@@ -169,6 +189,7 @@ class WorkerProcess(Service):
             "step loop": self._watch_step_loop(),
             "housekeeping": self._do_housekeeping(),
             "suspect probing": self._probe_suspects(),
+            "waking": self._watch_waking(),
         }
         if self._settings.transport.idle_pair_s:
             tasks["idle pairs"] = self._end_idle_pairs()
@@ -182,6 +203,8 @@ class WorkerProcess(Service):
         now_s = self._clock.now()
         if self._opened is not None and self._watch.is_stalled(now_s, self._settings.step_stall_timeout_s):
             return f"the engine has work and its step counter has not moved for {self._watch.stalled_s(now_s):.1f} s"
+        if self._sleeper is not None and self._sleeper.not_ready_reason:
+            return self._sleeper.not_ready_reason
         if self._prober is not None and self._prober.reason:
             return self._prober.reason
         return "" if self._self_check is None else self._self_check.reason(now_s)
@@ -206,7 +229,7 @@ class WorkerProcess(Service):
             num_handoffs=self._gate.num_handoffs,
             num_orphans=opened.table.num_orphans,
             is_draining=self._gate.is_draining,
-            not_ready_reason=self.not_ready_reason(),
+            not_ready_reason=self.not_ready_reason() or ("it sleeps" if self._gate.is_asleep else ""),
             identity=info.identity,
             resident_adapters=frozenset(engine.resident_adapters),
             block_size=info.geometry.block_size,
@@ -221,6 +244,7 @@ class WorkerProcess(Service):
             pool=self._settings.pool,
             host_load_ratio=host_ratio,
             disk_load_ratio=disk_ratio,
+            sleep_state=self.sleeper.state,
         )
         return self._versions.number(status)
 
@@ -296,6 +320,13 @@ class WorkerProcess(Service):
             await self.opened.context.engine.wait_failed()
         except Exception:
             self._has_failed = True  # the process ends with what is raised; until then nothing waits for the engine
+            raise
+
+    async def _watch_waking(self) -> None:
+        try:
+            await self.sleeper.wait_failed()
+        except Exception:
+            self._has_failed = True  # the engine has no weights
             raise
 
     async def _do_housekeeping(self) -> None:

@@ -10,13 +10,14 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
-from stratos.common.errors import BadRequest
+from stratos.common.errors import BadRequest, Draining
 from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import router_of
 from stratos.core.step_watch import PROGRESS_INTERVAL_S
 from stratos.rpc.codec.fleet import WORKER_STATUS
 from stratos.worker.drain_gate import DrainGate
 from stratos.worker.service_marks import MarkKey, ServiceMarks
+from stratos.worker.sleep.sleeper import Sleeper
 
 MIN_INTERVAL_S = 0.05
 """Changes within this time are reported together."""
@@ -158,11 +159,13 @@ class StatusServicer(worker_pb2_grpc.WorkerServiceServicer):
         status: Callable[[], WorkerStatus],
         drain: Callable[[float | None], None],
         gate: DrainGate,
+        sleeper: Callable[[], Sleeper],
     ) -> None:
         self._feed = feed
         self._status = status
         self._drain = drain
         self._gate = gate
+        self._sleeper = sleeper
 
     async def WatchStatus(
         self, request: worker_pb2.WatchStatusRequest, context: Any
@@ -180,6 +183,22 @@ class StatusServicer(worker_pb2_grpc.WorkerServiceServicer):
             raise BadRequest("timeout_ms must not be negative", param="timeout_ms")
         self._drain(request.timeout_ms / 1000 if request.timeout_ms else None)
         return worker_pb2.DrainResponse()
+
+    async def Sleep(self, request: worker_pb2.SleepRequest, context: Any) -> worker_pb2.SleepResponse:
+        """Give memory back; returns when it sleeps."""
+        if request.timeout_ms < 0:
+            raise BadRequest("timeout_ms must not be negative", param="timeout_ms")
+        if self._gate.is_draining or self._gate.is_convicted:
+            raise Draining("this worker is leaving")
+        await self._sleeper().sleep(request.timeout_ms / 1000)
+        return worker_pb2.SleepResponse(freed_bytes=self._sleeper().freed_bytes)
+
+    async def Wake(self, request: worker_pb2.WakeRequest, context: Any) -> worker_pb2.WakeResponse:
+        """Take memory again; returns when it takes work."""
+        if self._gate.is_draining:
+            raise Draining("this worker is leaving")
+        await self._sleeper().wake()
+        return worker_pb2.WakeResponse()
 
     async def WaitDrained(self, request: worker_pb2.WaitDrainedRequest, context: Any) -> worker_pb2.WaitDrainedResponse:
         """Wait for the end of a drain, and tell what it has moved."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stratos.planning.observation import PoolObservation, count_states
 from stratos.planning.planner import PlanningDecision
 from stratos.planning.settings import PoolBounds, PoolKey
-from stratos.rpc.instruments import Instruments, counter, gauge
+from stratos.rpc.instruments import Instruments, counter, gauge, histogram
 
 
 class AutoscalerMetrics(Instruments):
@@ -31,9 +31,24 @@ class AutoscalerMetrics(Instruments):
     actions = counter(
         "stratos_autoscaler_actions", "Starts and drains by outcome", "role", "model", "action", "outcome"
     )
+    turns = counter(
+        "stratos_autoscaler_turns", "Changes of the model that has a shared device, by outcome", "outcome",
+        zeros=("done", "failed"),
+    )  # fmt: skip
+    turn_seconds = histogram(
+        "stratos_autoscaler_turn_change_seconds",
+        "Time from the end of one model's turn on a shared device to the beginning of the next one's",
+        buckets=(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+    )
     poll_failures = counter("stratos_autoscaler_poll_failures", "Polls without an answer", "peer")
     model_resources = gauge("stratos_autoscaler_model_resources", "Objects of kind Model by their state", "state")
     asked = counter("stratos_autoscaler_metrics_api_questions", "Questions of HPAs for numbers by outcome", "outcome")
+
+    def turned(self, outcome: str, took_s: float) -> None:
+        """A shared device went to another model, or did not."""
+        self.turns.labels(outcome).inc()
+        if outcome == "done":
+            self.turn_seconds.observe(took_s)
 
     def acted(self, key: PoolKey, action: str, outcome: str) -> None:
         """A start or a drain ended."""

@@ -28,6 +28,7 @@ from stratos_autoscaler.metrics import AutoscalerMetrics
 from stratos_autoscaler.models import ModelDigests
 from stratos_autoscaler.pools import ManagedPool
 from stratos_autoscaler.settings import AutoscalerSettings
+from stratos_autoscaler.turns import SharedDevice
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -55,6 +56,7 @@ class Scaler:
         metrics: of the autoscaler.
         board: gets every look at the routers.
         clock: monotonic.
+        devices: that models share.
     """
 
     def __init__(
@@ -65,8 +67,10 @@ class Scaler:
         metrics: AutoscalerMetrics,
         board: LoadBoard,
         clock: Clock,
+        devices: Sequence[SharedDevice] = (),
     ) -> None:
         self._routers = routers
+        self._devices = devices
         self._backend = backend
         self._settings = settings
         self._metrics = metrics
@@ -122,6 +126,8 @@ class Scaler:
             pool.reap(found, now, self._metrics)
         seen: dict[int, PoolObservation] = {}
         if found is not None and self.is_active:
+            for device in self._devices:
+                device.look(found.fleet)
             seen = {
                 place: pool.observe(found, workers)
                 for place, pool in enumerate(self._pools)
@@ -147,6 +153,8 @@ class Scaler:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for device in self._devices:
+            await device.close()
 
     async def _ask_backend(self) -> tuple[bool, tuple[BackendWorker, ...]]:
         """Whether this autoscaler is the one that acts, and every worker."""
@@ -227,6 +235,8 @@ class Scaler:
         hold = PlanningDecision(
             direction=Direction.HOLD, reason=Reason.ASLEEP, desired=size, load=measure(seen, pool.config)
         )
+        if any(device.rests(pool.key.model_digest) for device in self._devices):
+            return replace(hold, desired=0)
         if verdict is ZeroVerdict.WAKE and not size:
             return replace(hold, direction=Direction.UP, reason=Reason.WAKE, desired=1, num_start=1)
         if verdict is ZeroVerdict.SLEEP:

@@ -31,6 +31,7 @@ from stratos_autoscaler.routers import RouterFleets
 from stratos_autoscaler.scaler import Scaler
 from stratos_autoscaler.servicer import AutoscalerServicer
 from stratos_autoscaler.settings import AutoscalerSettings
+from stratos_autoscaler.turns import DialedWorkers, SharedDevice
 
 
 class AutoscalerApp(Service):
@@ -46,7 +47,11 @@ class AutoscalerApp(Service):
         self._routers = RouterFleets(PeerAddresses(settings.router_addresses, clock).now, self._connect)
         self._backend = _open_backend(settings, self._api, clock, lambda: self.dialer)
         self._instruments = AutoscalerMetrics(self.metrics)
-        self._scaler = Scaler(self._routers, self._backend, settings, self._instruments, self._board, clock)
+        calls = DialedWorkers(lambda: self.dialer)
+        devices = [
+            SharedDevice(models, settings.turns, calls, self._instruments, clock) for models in settings.shared_devices
+        ]
+        self._scaler = Scaler(self._routers, self._backend, settings, self._instruments, self._board, clock, devices)
         self._metrics_api: MetricsApi | None = None
         self._models = self._open_models()
 

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 
 from stratos.core.placement import WorkerRole
 from stratos.planning.settings import PlannerConfig, PoolBounds, PoolConfig, check_pools
+from stratos.planning.turns import TurnConfig
 from stratos.rpc.clients.peer_addresses import split_address
 from stratos.rpc.settings import ServiceSettings
 from stratos_autoscaler.board import BoardConfig
@@ -34,6 +35,9 @@ class AutoscalerSettings(ServiceSettings):
     """Scaled pools: role, min_workers, max_workers, mode (hpa, planner, external, none), on Kubernetes the deployment,
     and where a role has several models the model_digest or model_name of each; served_name is what metrics call the
     model. Other pools are left alone."""
+    shared_devices: tuple[tuple[str, ...], ...] = ()
+    """Digests of models that share a device, for each such device: one of them is awake at a time, by demand. Their
+    workers are there from the start, and sleep by turns; see `turns`."""
     lease_ttl_s: float = Field(10.0, gt=0)
     """The one of several autoscalers that holds the backend's lease acts; one that is gone loses it after this time."""
 
@@ -44,6 +48,7 @@ class AutoscalerSettings(ServiceSettings):
     cluster it stays ready: an API of the cluster must not be away because routers are, its numbers are errors then."""
 
     planner: PlannerConfig = PlannerConfig()
+    turns: TurnConfig = TurnConfig()
     board: BoardConfig = BoardConfig()
     kubernetes: KubernetesConfig = KubernetesConfig()
     metrics_api: MetricsApiConfig = MetricsApiConfig()
@@ -52,6 +57,14 @@ class AutoscalerSettings(ServiceSettings):
     @classmethod
     def _check_pools(cls, value: tuple[PoolBounds, ...]) -> tuple[PoolBounds, ...]:
         check_pools(value)
+        return value
+
+    @field_validator("shared_devices")
+    @classmethod
+    def _check_devices(cls, value: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+        models = [model for device in value for model in device]
+        if "" in models or len(set(models)) < len(models) or any(len(device) < 2 for device in value):
+            raise ValueError("a shared device has two models or more, and a model one device")
         return value
 
     @field_validator("router_addresses")

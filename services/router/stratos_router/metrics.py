@@ -94,9 +94,11 @@ class RouterMetrics(Instruments):
         statuses = [worker.status for worker in fleet.workers if worker.status is not None]
         self._show_queues(fleet.queues, {status.identity.model_digest for status in statuses})
         for role in WorkerRole:
-            of_role = [worker.is_live for worker in fleet.workers if worker.ref.role is role]
-            self._workers.labels(role, "live").set(sum(of_role))
-            self._workers.labels(role, "out").set(len(of_role) - sum(of_role))
+            of_role = [worker for worker in fleet.workers if worker.ref.role is role]
+            num_live, num_resting = sum(w.is_live for w in of_role), sum(w.is_resting for w in of_role)
+            self._workers.labels(role, "live").set(num_live)
+            self._workers.labels(role, "asleep").set(num_resting)
+            self._workers.labels(role, "out").set(len(of_role) - num_live - num_resting)
             self._show_skew(role, [worker for worker in fleet.workers if worker.ref.role is role])
 
     def show_pressures(self, pressures: Mapping[str, float]) -> None:

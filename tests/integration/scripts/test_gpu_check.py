@@ -23,6 +23,7 @@ SECTIONS = [
     "attention",
     "sampling",
     "prefill",
+    "sleep",
     "handoff",
     "products",
     "platform",

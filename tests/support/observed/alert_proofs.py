@@ -97,6 +97,10 @@ PROOFS: dict[str, Proof] = {
         series={
             **pool("live", "0+0x10 2+0x20 0+0x5 1+0x10"),  # its first workers start with the release
             f"stratos_autoscaler_desired_workers{{{R}, {POOL}}}": "2+0x46",
+            # Workers of another model sleep in their places.
+            f'stratos_autoscaler_workers{{{R}, {OTHER}, state="live"}}': "0+0x46",
+            f'stratos_autoscaler_workers{{{R}, {OTHER}, state="asleep"}}': "2+0x46",
+            f"stratos_autoscaler_desired_workers{{{R}, {OTHER}}}": "2+0x46",
         },
         quiet_at=8,
         fires_at=34,
@@ -107,6 +111,10 @@ PROOFS: dict[str, Proof] = {
         series={
             **pool("live", "2+0x10 3+0x10"),
             f'stratos_autoscaler_bound_workers{{{R}, {POOL}, bound="floor"}}': "3+0x20",
+            # Workers of another model sleep.
+            f'stratos_autoscaler_workers{{{R}, {OTHER}, state="live"}}': "0+0x20",
+            f'stratos_autoscaler_workers{{{R}, {OTHER}, state="asleep"}}': "3+0x20",
+            f'stratos_autoscaler_bound_workers{{{R}, {OTHER}, bound="floor"}}': "3+0x20",
         },
         fires_at=8,
         resolved_at=15,
@@ -128,6 +136,7 @@ PROOFS: dict[str, Proof] = {
         series={
             f'stratos_router_worker_evictions_total{{{R}, role="decode", reason="hung"}}': "0+1x10 10+0x40",
             f'stratos_router_worker_evictions_total{{{R}, role="prefill", reason="draining"}}': "0+1x50",
+            f'stratos_router_worker_evictions_total{{{R}, role="prefill", reason="asleep"}}': "0+1x50",
         },
         fires_at=8,
         resolved_at=40,

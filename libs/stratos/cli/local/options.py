@@ -31,6 +31,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _WORKERS = re.compile(r"(.+)=(\d{1,3})\+(\d{1,3})(?::([1-9]\d{0,6})MiB)?\Z", re.ASCII)
 MODEL_FLAG = "--model"
 WORKERS_FLAG = "--workers"
+SHARE_FLAG = "--share-device"
 SPECULATIVE_FLAG = "--speculative-config"
 METHODS = ("auto", "off", "ngram", "suffix", "draft", "self")
 MAX_DRAFTED_TOKENS = 16
@@ -57,6 +58,7 @@ class UpOptions:
     decode: Annotated[int, Option(help="Decode workers to start with; the autoscaler's minimum.")] = 1
     max_decode: Annotated[int, Option(help="Most decode workers; default: what the cores allow.")] = 0
     """0 allows one more than ``decode`` where cores are left for it."""
+    share_device: Annotated[str, Option(help="Models of --model that take turns in memory, by demand: a,b.")] = ""
     pools: Annotated[str, Option(help="Labels of the decode workers for plans, in order: fast,shared.")] = ""
     """Workers beyond the last label have none."""
     host: Annotated[str, Option(help="Address the gateways listen on.")] = "127.0.0.1"
@@ -111,7 +113,7 @@ class UpOptions:
             ("--gateways", self.gateways, 1, MAX_REPLICAS),
             ("--routers", self.routers, 1, MAX_REPLICAS),
             ("--prefill", self.prefill, 0, MAX_WORKERS),
-            ("--decode", self.decode, 1, MAX_WORKERS),
+            ("--decode", self.decode, 0, MAX_WORKERS),
             ("--kv-disk", self.kv_disk_gib, 0, MAX_KV_DISK_GIB),
         ):
             if not least <= value <= most:
@@ -145,10 +147,22 @@ class UpOptions:
     def decode_limit(self) -> int:
         """Upper bound of decode workers. Unasked, none is added on cores that the first ones have already, or a GPU."""
         if self.device == "cuda":
-            return self.max_decode or self.decode
+            return self.max_decode or max(1, self.decode)
+        if self.is_shared:
+            return self.decode
         num_taken = self.threads_per_worker * self.num_workers
         has_room = num_cores() - num_taken >= self.threads_per_worker
-        return self.max_decode or min(self.decode + has_room, MAX_WORKERS)
+        return self.max_decode or max(1, min(self.decode + has_room, MAX_WORKERS))
+
+    @property
+    def sharers(self) -> tuple[str, ...]:
+        """Names of the models that share a device, the one that has it first before the others."""
+        return tuple(name.strip() for name in self.share_device.split(",")) if self.share_device else ()
+
+    @property
+    def is_shared(self) -> bool:
+        """This model takes turns with others."""
+        return self.model_name in self.sharers
 
     @property
     def transports(self) -> tuple[str, ...]:
@@ -173,7 +187,7 @@ class UpOptions:
 
     @property
     def num_workers(self) -> int:
-        """Workers that start with the platform, of all models."""
+        """Workers that start with the platform and compute at a time, of all models."""
         return self.num_own_workers + self.num_other_workers
 
     @property
@@ -271,6 +285,10 @@ def options_for(
             )
             raise BadRequest(text, param=MODEL_FLAG)
     made = _with_workers(made, dict(map(_parse_workers, workers)))
+    if any(not options.decode for options in made[1:]):
+        text = f"--decode must be between 1 and {MAX_WORKERS}, not 0: the first model alone is scaled from zero"
+        raise BadRequest(text, param="--decode")
+    check_shared(made)
     return replace(made[0], more_models=tuple(made[1:]))
 
 
@@ -279,8 +297,33 @@ def _with_workers(models: Sequence[UpOptions], own: Mapping[str, Mapping[str, in
     if unknown := own.keys() - {model.model_name for model in models}:
         raise BadRequest(f"{WORKERS_FLAG}: no {MODEL_FLAG} is called {min(unknown)!r}", param=WORKERS_FLAG)
     found = [replace(model, **own.get(model.model_name, {})) for model in models]  # type: ignore[arg-type]  # of numbers
-    total = sum(model.num_own_workers for model in found)
+    alone = [model.num_own_workers for model in found if not model.is_shared]
+    by_turns = [model.num_own_workers for model in found if model.is_shared]
+    total = sum(alone) + max(by_turns, default=0)
     return [replace(model, num_other_workers=total - model.num_own_workers) for model in found]
+
+
+def check_shared(models: Sequence[UpOptions]) -> None:
+    """Raise ``BadRequest`` where models cannot share a device as the flags say."""
+    first, names = models[0], models[0].sharers
+    if not names:
+        return
+    known = [model.model_name for model in models]
+    problem = ""
+    if len(names) < 2 or "" in names:
+        problem = "takes the names of two models or more: a,b"
+    elif unknown := [name for name in names if name not in known]:
+        problem = f"no {MODEL_FLAG} is called {unknown[0]!r}"
+    elif twice := [name for name, count in Counter(names).items() if count > 1]:
+        problem = f"names {twice[0]!r} twice"
+    elif first.is_shared and not first.decode:
+        problem = f"workers of {first.model_name!r} sleep, so they are there from the start: raise --decode"
+    elif first.is_shared and first.max_decode > first.decode:
+        problem = "a model that takes turns keeps the workers that it starts with: leave --max-decode away"
+    elif first.transport == "cuda_ipc":
+        problem = "does not go with --transport cuda_ipc, by which workers hold each other's memory"
+    if problem:
+        raise BadRequest(f"{SHARE_FLAG}: {problem}", param=SHARE_FLAG)
 
 
 def _parse_workers(text: str) -> tuple[str, Mapping[str, int]]:

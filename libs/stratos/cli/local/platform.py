@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -175,8 +175,8 @@ class LocalPlatform:
             with contextlib.suppress(InvalidCheckpoint):  # a process that reads the folder says what is wrong with it
                 self._digests[path] = await digest_of(path, self._data.digests_file)
         async with asyncio.TaskGroup() as tasks:
-            for spec in self._first_workers():
-                tasks.create_task(self._supervisor.launch(spec))
+            for specs in self._first_workers():
+                tasks.create_task(self._launch_in_turn(specs))
             router_tasks = [
                 tasks.create_task(self._supervisor.launch(self._spec(f"router-{i}", "router", self._router())))
                 for i in range(options.routers)
@@ -339,25 +339,24 @@ class LocalPlatform:
 
     async def _wait_fleet(self, router_address: str) -> None:
         """A router has a status of every worker, so the first request finds a place."""
-        wanted = self._options.num_workers
+        wanted = sum(len(specs) for turns in self._first_workers() for specs in turns)
         async with RouterClient(router_address, dialer=self._dialer) as router:
             try:
                 async with asyncio.timeout(FLEET_TIMEOUT_S):
-                    while sum(w.is_live for w in (await router.fleet()).workers) < wanted:  # noqa: ASYNC110
+                    while sum(w.is_live or w.is_resting for w in (await router.fleet()).workers) < wanted:  # noqa: ASYNC110
                         await asyncio.sleep(POLL_S)
             except TimeoutError:
                 raise DependencyDown("the workers run, but a router does not call all of them live") from None
 
-    def _first_workers(self) -> list[ProcessSpec]:
-        """Workers that start with the platform; those of further models have their model in their name."""
-        options = self._options
-        kinds = [("", options), *((f"{more.model_name}-", more) for more in options.more_models)]
-        return [
-            self._worker_spec(role, f"{role}-{label}{i}", of)
-            for label, of in kinds
-            for role, count in (("prefill", of.prefill), ("decode", of.decode))
-            for i in range(count)
-        ]
+    def _first_workers(self) -> list[list[list[ProcessSpec]]]:
+        return topology.first_workers(self._options, self._worker_spec)
+
+    async def _launch_in_turn(self, models: Sequence[Sequence[ProcessSpec]]) -> None:
+        """Start workers of one model after the other; all but the last sleep before the next begins."""
+        for place, specs in enumerate(models, 1):
+            views = await asyncio.gather(*map(self._supervisor.launch, specs))
+            if place < len(models):
+                await asyncio.gather(*(self._supervisor.put_to_sleep(view.name) for view in views))
 
     def _worker_spec(self, role: str, name: str, of: UpOptions | None = None) -> ProcessSpec:
         """A worker of the model that ``of`` has, the first one without it."""
@@ -374,7 +373,7 @@ class LocalPlatform:
         )
 
     def _router(self) -> dict[str, str]:
-        return topology.router_settings(self._paths)
+        return topology.router_settings(self._options, self._paths)
 
     def _ends(self, *, routers: tuple[str, ...] = ()) -> Endpoints:
         return Endpoints(

@@ -41,6 +41,7 @@ STOP_ORDER = (
 )
 """Groups, each of which ends together: without gateways nothing calls routers, workers and registry any more."""
 KILL_MARGIN_S = 3.0
+SLEEP_TIMEOUT_S = 60.0
 Report = Callable[[str], None]
 SpecFactory = Callable[[str], ProcessSpec]
 
@@ -126,6 +127,22 @@ class Supervisor:
         self._report(f"{name:<14} draining")
         await self._ask_to_drain(process)
         self._drains.spawn(self._finish_drain(process), name=f"drain-{name}")
+
+    async def put_to_sleep(self, name: str) -> None:
+        """Let a worker that has just started give its memory to another one.
+
+        Raises:
+            StratosError: it cannot sleep.
+        """
+        process = self._processes[name]
+        peer = self._dialer.channel(process.address, ANY_WORKER)
+        try:
+            async with translate_errors(peer=name):
+                stub = worker_pb2_grpc.WorkerServiceStub(peer)
+                await stub.Sleep(worker_pb2.SleepRequest(), timeout=SLEEP_TIMEOUT_S)
+        finally:
+            await peer.close()
+        self._report(f"{name:<14} asleep")
 
     async def _ask_to_drain(self, process: ManagedProcess) -> None:
         timeout_ms = int(self._drain_timeout_s * 1000)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -25,6 +25,8 @@ from stratos.common.tls.identity import PeerRole
 from stratos.core.files.handed_digest import digest_in
 from stratos.pki.local import tls_config, tls_environment
 
+WAKE_TIMEOUT_S = 60
+"""Longest wait for a model that sleeps or has no worker; gateways wait no longer, either."""
 Role = Literal["", "prefill", "decode"]
 Readiness = Literal["address_file", "redis", "prometheus"]
 
@@ -128,6 +130,30 @@ def service_spec(
     )
 
 
+def first_workers(
+    options: UpOptions, make: Callable[[str, str, UpOptions], ProcessSpec]
+) -> list[list[list[ProcessSpec]]]:
+    """Workers that start with the platform, model by model; those of further models have it in their name.
+
+    Models that share a device are one entry, in the order in which they are started: the last one keeps it.
+
+    Args:
+        options: of the platform.
+        make: the worker of a role, a name and a model.
+    """
+    kinds = [("", options), *((f"{more.model_name}-", more) for more in options.more_models)]
+    specs = {
+        of.model_name: [
+            make(role, f"{role}-{label}{i}", of)
+            for role, count in (("prefill", of.prefill), ("decode", of.decode))
+            for i in range(count)
+        ]
+        for label, of in kinds
+    }
+    by_turns = [specs.pop(name) for name in reversed(options.sharers)]
+    return [*([one] for one in specs.values()), *([by_turns] if by_turns else [])]
+
+
 def registry_settings(options: UpOptions, ends: Endpoints, paths: RunPaths) -> dict[str, str]:
     """Settings of the lora-registry."""
     return {
@@ -140,9 +166,12 @@ def registry_settings(options: UpOptions, ends: Endpoints, paths: RunPaths) -> d
     }
 
 
-def router_settings(paths: RunPaths) -> dict[str, str]:
+def router_settings(options: UpOptions, paths: RunPaths) -> dict[str, str]:
     """Settings of the router."""
-    return {"DISCOVERY": f"folder://{paths.workers_folder}"}
+    settings = {"DISCOVERY": f"folder://{paths.workers_folder}"}
+    if options.share_device or not options.decode:
+        settings["QUEUE__WAKE_TIMEOUT_S"] = str(WAKE_TIMEOUT_S)
+    return settings
 
 
 def worker_settings(name: str, options: UpOptions, ends: Endpoints, paths: RunPaths) -> dict[str, str]:
@@ -240,13 +269,34 @@ def autoscaler_settings(options: UpOptions, ends: Endpoints) -> dict[str, str]:
     }
     if digest := digest_in(ends.digests.get(options.model_path, "")):
         decode["model_digest"] = digest  # workers of other models are none of this pool
-    return {
+    settings = {
         "SUPERVISOR_ADDRESS": ends.supervisor,
         "ROUTER_ADDRESSES": json.dumps(ends.routers),
-        "POOLS": json.dumps([decode]),
+        "POOLS": json.dumps([decode, *_resting_pools(options, ends)]),
         "PLANNER__UP_QUEUE_DEPTH": "0",  # on one machine the first request that waits is worth a worker
         "PLANNER__DOWN_QUEUE_DEPTH": "1",
     }
+    if options.share_device:
+        paths = {model.model_name: model.model_path for model in (options, *options.more_models)}
+        digests = [digest_in(ends.digests.get(paths[name], "")) for name in options.sharers]
+        settings |= {"SHARED_DEVICES": json.dumps([digests]), "POLL_INTERVAL_S": "0.2"}
+    return settings
+
+
+def _resting_pools(options: UpOptions, ends: Endpoints) -> list[dict[str, str | int]]:
+    """Decode workers of further models that take turns: their sizes stay, and whether they sleep is shown."""
+    return [
+        {
+            "role": "decode",
+            "served_name": more.model_name,
+            "min_workers": more.decode,
+            "max_workers": more.decode,
+            "mode": "none",
+            "model_digest": digest_in(ends.digests.get(more.model_path, "")),
+        }
+        for more in options.more_models
+        if more.is_shared
+    ]
 
 
 def _object_store(options: UpOptions, ends: Endpoints) -> dict[str, str]:

@@ -48,6 +48,7 @@ from stratos.engine.checkpoint.tensor_names import (
     text_name,
 )
 from stratos.engine.checkpoint.weight_schemes import can_round
+from stratos.engine.memory.weight_memory import WeightMemory, kept_copy
 
 _FLOAT_TYPES = ("F32", "F16", "BF16")
 _ROTATED_SUFFIXES = (".q_proj.weight", ".k_proj.weight", ".qkv_proj.weight")
@@ -98,6 +99,8 @@ class CheckpointReader:
         device: where they are put.
         rounding: what float weights of linear layers are quantised to while they are read; "auto" leaves them.
         keeps_codes: whether there are products for blocks of GGUF files and of experts; without them all are widened.
+        memory: of the model, on a CPU.
+        is_checked: these files were read before, and no tensor of them holds NaN or infinity.
 
     Raises:
         InvalidCheckpoint: a tensor is missing, superfluous, of wrong shape or type; or a file is broken.
@@ -112,7 +115,10 @@ class CheckpointReader:
         rounding: str = "auto",
         *,
         keeps_codes: bool = True,
+        memory: WeightMemory | None = None,
+        is_checked: bool = False,
     ) -> None:
+        self._memory, self._is_checked = memory, is_checked
         self._config, self._dtype, self._device, self._rounding = config, dtype, device, rounding
         self._keeps_codes = keeps_codes
         self._quantised: dict[str, LayerTensors] = {}
@@ -172,7 +178,9 @@ class CheckpointReader:
 
     def embedding(self) -> Tensor:
         """Token embedding [vocab, hidden]."""
-        return self._read(EMBEDDING)
+        if self._memory is None or self._device.type != "cpu":
+            return self._read(EMBEDDING)
+        return kept_copy(self._mapped(EMBEDDING), self._memory)
 
     def final_norm(self) -> Tensor:
         """Scale of the last RMS norm [hidden]."""
@@ -365,6 +373,11 @@ class CheckpointReader:
         return self._converted(name, self._tensors[name].whole())
 
     def _converted(self, name: str, tensor: Tensor) -> Tensor:
+        if not self._is_checked:
+            self._check_numbers(name, tensor)
+        return tensor.to(device=self._device, dtype=self._dtype)
+
+    def _check_numbers(self, name: str, tensor: Tensor) -> None:
         extremes = torch.stack(torch.aminmax(tensor))
         if not bool(torch.isfinite(extremes).all()):  # far cheaper than isfinite(tensor)
             raise InvalidCheckpoint(f"{self._tensors[name].file_name}: tensor {name} holds NaN or infinity")
@@ -373,7 +386,6 @@ class CheckpointReader:
                 f"{self._tensors[name].file_name}: tensor {name} reaches {float(extremes.abs().max()):.3g}, which "
                 f"{str(self._dtype).removeprefix('torch.')} cannot hold; set dtype to bfloat16 or float32"
             )
-        return tensor.to(device=self._device, dtype=self._dtype)
 
 
 def _full_name(name: str) -> str:

@@ -47,6 +47,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stratos.common.errors import FeatureUnavailable
 from stratos.core.device.facts import NO_DEVICE, DeviceFacts
 from stratos.core.device.payload import DevicePayload
 from stratos.core.files.adapter_files import AdapterFiles
@@ -158,6 +159,25 @@ class Runner(ABC):
         Raises:
             ValueError: ``payload`` does not have the size of the range.
         """
+
+    def sleep(self) -> int:
+        """Give the memory of weights and pages back; returns how many bytes. Any thread, while no plan is in flight.
+
+        Kernels, slots in host memory and adapters stay. Until ``wake`` only ``read_slot``, ``fill_slot`` and
+        ``resident_adapters`` may be called.
+
+        Raises:
+            FeatureUnavailable: this runner cannot; nothing has changed.
+        """
+        raise FeatureUnavailable("this engine cannot sleep")
+
+    def wake(self) -> None:
+        """Load the same weights again, bit for bit, and take pages, which hold zeros. Any thread.
+
+        Raises:
+            InvalidCheckpoint: the files are others by now, or memory is short; the runner must not be used again.
+        """
+        raise NotImplementedError
 
     can_verify: bool = False
     """Plans may have rows with drafted tokens."""

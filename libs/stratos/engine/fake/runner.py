@@ -31,6 +31,7 @@ from typing import Annotated, Any, Self
 
 from annotated_types import Ge, Interval
 
+from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.files.model_files import read_model_files
 from stratos.core.kv import KvGeometry, KvIdentity, KvRange
@@ -91,6 +92,8 @@ class FakeConfig:
     """The process dies when a row runs the token at this position."""
     poison_token: int | None = None
     """A row that runs this token fails alone."""
+    wake_s: Annotated[float, Ge(0)] = 0.0
+    """Duration of waking."""
 
 
 @dataclass(slots=True, eq=False)
@@ -379,6 +382,18 @@ class FakeRunner(Runner):
 
     def resident_adapters(self) -> tuple[str, ...]:
         return tuple(self._adapters)
+
+    def sleep(self) -> int:
+        """Free the pages."""
+        self._pages, freed = memoryview(b"").cast("q"), self._pages.nbytes
+        return freed
+
+    def wake(self) -> None:
+        """Take pages again; the model's folder, where there is one, must hold the same files."""
+        time.sleep((config := self.config).wake_s)
+        if config.model_path is not None and read_model_files(config.model_path).digest != config.model_digest:
+            raise InvalidCheckpoint("the model's files have changed since they were loaded")
+        self._pages = memoryview(bytearray(config.num_blocks * config.block_size * KV_BYTES)).cast("q")
 
     def _slot(self, block_table: Sequence[int], position: int) -> int:
         size = self.config.block_size

@@ -21,6 +21,7 @@ from stratos.engine.layers.invariance import Linear as Linear
 from stratos.engine.layers.native_linear import JoinedLinear, NativeLinear, NativeProduct
 from stratos.engine.layers.quantised_linear import NestedLinear, QuantisedLinear, ReorderedLinear
 from stratos.engine.layers.thread_scope import using_threads
+from stratos.engine.memory.weight_memory import WeightMemory
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.revisions import revised
 
@@ -91,6 +92,8 @@ class LinearFactory:
         library: NativeLibrary | None = None,
     ) -> None:
         self._dtype, self._library = dtype, library
+        self.memory = WeightMemory()
+        """Memory that weights of the C++ kernels take."""
         self.is_packed = library is None and enable_prepacked_gemm and device.type == "cpu" and _can_prepack(dtype)
         self.is_exact = exact and device.type == "cpu"
         self.kernel_name = revised("torch-products", "onednn-packed" if self.is_packed else "aten")
@@ -133,8 +136,8 @@ class LinearFactory:
                 "python -m stratos.engine.native.build, or serve float weights"
             )
         if isinstance(weight, NestedWeight):
-            return NestedLinear(self._library, weight, bias, self._dtype, is_float=is_float)
-        product = QuantisedLinear(self._library, weight, bias, self._dtype, is_float=is_float)
+            return NestedLinear(self._library, weight, bias, self._dtype, self.memory, is_float=is_float)
+        product = QuantisedLinear(self._library, weight, bias, self._dtype, self.memory, is_float=is_float)
         return product if weight.order is None else ReorderedLinear(product, weight.order)
 
     def joined(self, weights: Sequence[Tensor | QuantisedWeight | NestedWeight], bias: Tensor | None = None) -> Linear:
@@ -153,13 +156,13 @@ class LinearFactory:
         if not isinstance(weight, Tensor):
             return self.quantised(weight, is_float=True)
         if self._library is not None:
-            return NativeLinear(self._library, weight, None, is_float=True)
+            return NativeLinear(self._library, weight, None, self.memory, is_float=True)
         return FloatLinear(self(weight))
 
     def plain(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """The same, exact only where the kernel is anyway."""
         if self._library is not None:
-            return NativeLinear(self._library, weight, bias)
+            return NativeLinear(self._library, weight, bias, self.memory)
         return PackedLinear(weight, bias) if self.is_packed else PlainLinear(weight, bias)
 
     def _padding(self, out_features: int, in_features: int, has_bias: bool) -> RowPadding | None:

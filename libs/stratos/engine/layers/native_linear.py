@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from stratos.engine.memory.huge_pages import zeroed_bytes
+from stratos.engine.memory.weight_memory import WeightMemory
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.native.structures import DTYPE_CODES, LinearWeight
 
@@ -77,15 +77,24 @@ class NativeLinear(NativeProduct):
         library: the compiled kernels.
         weight: [out_features, in_features]; copied into panels.
         bias: [out_features], or ``None``.
+        memory: of the model; without one the weight has memory of its own.
         is_float: results are float32 for every type of the weight: the sums as they are, not rounded.
     """
 
     __slots__ = ()
 
-    def __init__(self, library: NativeLibrary, weight: Tensor, bias: Tensor | None, *, is_float: bool = False) -> None:
+    def __init__(
+        self,
+        library: NativeLibrary,
+        weight: Tensor,
+        bias: Tensor | None,
+        memory: WeightMemory | None = None,
+        *,
+        is_float: bool = False,
+    ) -> None:
         out_features, in_features = weight.shape
         code, source = DTYPE_CODES[weight.dtype], weight.contiguous()
-        packed = zeroed_bytes(library.packed_bytes(code, out_features, in_features))
+        packed = (memory or WeightMemory()).take(library.packed_bytes(code, out_features, in_features))
         library.pack(code, source.data_ptr(), packed.data_ptr(), out_features, in_features, torch.get_num_threads())
         argument = LinearWeight(n=out_features, k=in_features)
         out_dtype = torch.float32 if is_float else weight.dtype

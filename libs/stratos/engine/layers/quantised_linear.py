@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWeight
 from stratos.engine.layers.native_linear import NativeProduct
-from stratos.engine.memory.huge_pages import zeroed_bytes
+from stratos.engine.memory.weight_memory import WeightMemory, kept_copy
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.native.structures import LinearWeight
 
@@ -23,6 +23,7 @@ class QuantisedLinear(NativeProduct):
         weight: copied into panels; nothing of it is kept.
         bias: [outputs] in ``dtype``, or ``None``.
         dtype: type of the rows.
+        memory: of the model; without one the weight has memory of its own.
         is_float: results are float32 whatever ``dtype`` is.
     """
 
@@ -34,18 +35,19 @@ class QuantisedLinear(NativeProduct):
         weight: QuantisedWeight,
         bias: Tensor | None,
         dtype: torch.dtype,
+        memory: WeightMemory | None = None,
         *,
         is_float: bool = False,
     ) -> None:
-        (outputs, inputs), self.scheme = weight.shape, weight.scheme
+        (outputs, inputs), self.scheme, memory = weight.shape, weight.scheme, memory or WeightMemory()
         codes = weight.codes.contiguous()
-        packed = zeroed_bytes(library.code_bytes(weight.scheme, outputs, inputs))
+        packed = memory.take(library.code_bytes(weight.scheme, outputs, inputs))
         library.pack_codes(
             *(weight.scheme, codes.data_ptr(), packed.data_ptr()), *(outputs, inputs, torch.get_num_threads())
         )
         columns = library.panel()
-        self._scales = _by_panel(weight.factors, columns)
-        self._zeros = None if weight.zeros is None else _by_panel(weight.zeros, columns)
+        self._scales = _by_panel(weight.factors, columns, memory)
+        self._zeros = None if weight.zeros is None else _by_panel(weight.zeros, columns, memory)
         argument = LinearWeight(
             scales=self._scales.data_ptr(),
             zeros=None if self._zeros is None else self._zeros.data_ptr(),
@@ -70,6 +72,7 @@ class NestedLinear(NativeProduct):
         weight: copied into panels; nothing of it is kept.
         bias: [outputs] in ``dtype``, or ``None``.
         dtype: type of the rows.
+        memory: of the model; without one the weight has memory of its own.
         is_float: results are float32 whatever ``dtype`` is.
     """
 
@@ -81,19 +84,20 @@ class NestedLinear(NativeProduct):
         weight: NestedWeight,
         bias: Tensor | None,
         dtype: torch.dtype,
+        memory: WeightMemory | None = None,
         *,
         is_float: bool = False,
     ) -> None:
-        (outputs, inputs), codes = weight.shape, weight.codes.contiguous()
-        packed = zeroed_bytes(library.k_code_bytes(weight.scheme, outputs, inputs))
+        (outputs, inputs), codes, memory = weight.shape, weight.codes.contiguous(), memory or WeightMemory()
+        packed = memory.take(library.k_code_bytes(weight.scheme, outputs, inputs))
         library.pack_k_codes(
             *(weight.scheme, codes.data_ptr(), packed.data_ptr()), *(outputs, inputs, torch.get_num_threads())
         )
         columns, wholes = library.panel(), weight.wholes
         if wholes.shape[2] == 2:  # minima are added with their sign turned
             wholes = torch.stack((wholes[..., 0], -wholes[..., 1]), -1)
-        self._scales = _by_panel(wholes.flatten(1), columns)
-        self._parts = _by_panel(weight.parts.flatten(1), columns)
+        self._scales = _by_panel(wholes.flatten(1), columns, memory)
+        self._parts = _by_panel(weight.parts.flatten(1), columns, memory)
         argument = LinearWeight(
             scales=self._scales.data_ptr(),
             parts=self._parts.data_ptr(),
@@ -124,10 +128,10 @@ class ReorderedLinear:
         return self._product(x.index_select(1, self._order))
 
 
-def _by_panel(of_groups: Tensor, columns: int) -> Tensor:
+def _by_panel(of_groups: Tensor, columns: int, memory: WeightMemory) -> Tensor:
     """[outputs, groups] as [panels, groups, columns] for the kernels, zeros after the last output."""
     outputs, groups = of_groups.shape
     panels = -(-outputs // columns)
     padded = of_groups.new_zeros(panels * columns, groups)
     padded[:outputs] = of_groups
-    return padded.view(panels, columns, groups).transpose(1, 2).contiguous()
+    return kept_copy(padded.view(panels, columns, groups).transpose(1, 2), memory)

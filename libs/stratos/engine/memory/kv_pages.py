@@ -22,6 +22,7 @@ from stratos.core.kv import KvGeometry, KvRange
 from stratos.engine.memory.copies import to_device
 from stratos.engine.memory.huge_pages import zeroed_bytes
 from stratos.engine.memory.kv_codes import KvCodes
+from stratos.engine.memory.weight_memory import give_back
 from stratos.engine.sizing.machine import read_machine
 
 SMALL_PAGE_BYTES = 4096
@@ -80,6 +81,35 @@ class KvPages:
                 self.tensor = memory.view(dtype).view(shape)
             else:
                 self.tensor = torch.zeros(shape, dtype=dtype, device=device)
+        except (RuntimeError, MemoryError) as error:
+            raise InvalidCheckpoint(_too_little(num_bytes, "kv_pool_bytes")) from error
+
+    def give_back(self) -> int:
+        """Give the pool's memory back; returns how many bytes. Its address stays, on a CPU."""
+        num_bytes = self.tensor.nbytes
+        if self.tensor.device.type == "cpu":
+            freed, flat = give_back(self.tensor), self.tensor.view(-1).view(torch.uint8)
+            flat[:SMALL_PAGE_BYTES].zero_()  # pages of memory that are not all the pool's
+            flat[-SMALL_PAGE_BYTES:].zero_()
+            return freed
+        self.tensor.untyped_storage().resize_(0)
+        torch.cuda.empty_cache()  # what the model gave up before, too
+        return num_bytes
+
+    def take_again(self) -> None:
+        """Take the pool's memory again, with zeros in it.
+
+        Raises:
+            InvalidCheckpoint: there is too little.
+        """
+        num_bytes = self.tensor.numel() * self.tensor.element_size()
+        try:
+            if self.tensor.device.type == "cpu":
+                check_memory(num_bytes, "kv_pool_bytes")
+                self.tensor.view(-1).view(torch.uint8).numpy()[::SMALL_PAGE_BYTES] = 0
+            else:
+                self.tensor.untyped_storage().resize_(num_bytes)
+                self.tensor.zero_()
         except (RuntimeError, MemoryError) as error:
             raise InvalidCheckpoint(_too_little(num_bytes, "kv_pool_bytes")) from error
 

@@ -93,6 +93,20 @@ class Decoder:
         """Some layer asks the host how many tokens an expert has, so a step cannot be captured."""
         return any(isinstance(layer.mlp, MixtureOfExperts) and layer.mlp.grouped is None for layer in self.layers)
 
+    def refill(self, reader: CheckpointReader, linear: LinearFactory) -> None:
+        """Read all weights again, in the order of the start, into the memory that they have.
+
+        Args:
+            reader: of the same files.
+            linear: as at the start; its memory is being filled.
+        """
+        embedding = reader.embedding()
+        for index in range(self.config.num_layers):
+            _ready_layer(reader, self.config, index, linear, self.ops)
+        if self.lm_head is not None:
+            lm_head = reader.lm_head()
+            linear.to_float32(embedding if lm_head is None else lm_head)
+
     def linears(self) -> Iterator[Linear]:
         """The products of every layer that is not a mixture of experts, and of the head."""
         for layer in self.layers:

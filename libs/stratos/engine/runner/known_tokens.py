@@ -47,6 +47,10 @@ class KnownTokens:
         self._tables = [tuple(range(begin, begin + each)) for begin in (first_block, first_block + each)]
         self._is_kept = False
 
+    def forget(self) -> None:
+        """The pages were given back: compute all tokens at the next look."""
+        self._is_kept = False
+
     def digest(self) -> bytes:
         """Name of the hidden states of all tokens, and of the logits where the model has some."""
         if not self._is_kept:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from stratos.common.clock import Clock, SystemClock
-from stratos.common.errors import InvalidCheckpoint
+from stratos.common.errors import FeatureUnavailable, InvalidCheckpoint
 from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.files.model_files import read_model_files
 from stratos.core.kv import BATCHED, KvGeometry, KvIdentity, KvRange
@@ -30,14 +31,14 @@ from stratos.engine.contract.kept_tables import KeptTables
 from stratos.engine.contract.plan import NON_FINITE_HIDDEN, SampledToken, SampleSpec, StepPlan, StepTokens
 from stratos.engine.contract.results import WeightCheck
 from stratos.engine.contract.runner import Runner, RunnerInfo
-from stratos.engine.layers.thread_scope import one_thread
+from stratos.engine.layers.thread_scope import one_thread, using_threads
 from stratos.engine.lora.batch import sorted_by_adapter
 from stratos.engine.lora.host_copy import read_adapter
 from stratos.engine.lora.store import LoraStore
 from stratos.engine.lora.weights import lay_out
 from stratos.engine.memory.host_pages import HostPages, HostSwap
 from stratos.engine.memory.kv_pages import KvPages, num_blocks_for
-from stratos.engine.models.decoder import Decoder
+from stratos.engine.models.reloading import Decoder, ReloadableWeights
 from stratos.engine.runner.device_room import room_of
 from stratos.engine.runner.forward import Forward, LayeredForward
 from stratos.engine.runner.kernels import choose_kernels, score_options
@@ -80,6 +81,10 @@ class TorchRunner(Runner):
     """Choices for the device, and their reasons."""
     _threads: ThreadChoice | None = None
     """Where the number of threads is ours to choose."""
+    _num_threads = 1
+    """Threads that wake it."""
+    _weights: ReloadableWeights | None = None
+    """``None`` where they lie in memory of a library."""
     _known: KnownTokens
     _sums: WeightSums
     """Parts of a runner that can be probed."""
@@ -144,7 +149,10 @@ class TorchRunner(Runner):
         linear = kernels.linear(config, target, dtype)
         weights = chosen_scheme(config.quantization, model)
         keeps = linear.keeps_codes and config.kernels.kept_codes
-        reader = CheckpointReader(files, model, dtype, target, config.quantization, keeps_codes=keeps)
+        open_reader = partial(
+            CheckpointReader, files, model, dtype, target, config.quantization, keeps_codes=keeps, memory=linear.memory
+        )
+        reader = open_reader()
         codes = kernels.kv_codes
         kv_dtype = torch.float8_e4m3fn if kernels.has_fp8_kv else dtype if codes is None else torch.uint8
         geometry = _geometry(model, config.block_size, kv_dtype, codes.scale_bytes if codes else 0)
@@ -158,7 +166,8 @@ class TorchRunner(Runner):
             making_pages = pool_thread.submit(
                 KvPages, geometry, num_blocks, kv_dtype, target, key_unit, codes, num_spare
             )
-            decoder = Decoder(model, reader, linear, kernels.ops, target, streams.rotary if streams else None)
+            with linear.memory.noting():
+                decoder = Decoder(model, reader, linear, kernels.ops, target, streams.rotary if streams else None)
             pages = making_pages.result()
         threads = None
         if not config.num_threads and target.type == "cpu":
@@ -219,6 +228,9 @@ class TorchRunner(Runner):
             _log.info("%s: quantised in the file, floats in memory: %s", config.model_path, ", ".join(need.widened))
         runner = cls(info, decoder, attention, pages, host, adapters, sorts_adapters=config.kernels.sorted_adapters)
         runner.plan = plan
+        runner._num_threads = torch.get_num_threads()
+        if linear.keeps_codes:
+            runner._weights = ReloadableWeights(decoder, files, partial(open_reader, is_checked=True), linear)
         runner.forward = make_forward(decoder, attention, kernels.library, is_whole=config.kernels.whole_step)
         if info.can_probe:
             runner._known = KnownTokens(info, runner.forward, info.num_blocks, target)
@@ -234,6 +246,20 @@ class TorchRunner(Runner):
     def has_fixed_threads(self) -> bool:
         """The number of threads does not follow the load."""
         return self._threads is None or self._threads.is_fixed
+
+    def sleep(self) -> int:
+        if self._weights is None:
+            raise FeatureUnavailable("an engine without the C++ kernels cannot sleep: its weights are a library's")
+        return self._weights.give_back() + self.pages.give_back()
+
+    @torch.inference_mode()
+    def wake(self) -> None:
+        assert self._weights is not None, "sleep() comes first"
+        with using_threads(self._num_threads):
+            self.pages.take_again()
+            self._weights.read_again()
+        if self.info.can_probe:
+            self._known.forget()
 
     # -- steps ---------------------------------------------------------------------------------------
 

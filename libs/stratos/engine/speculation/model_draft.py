@@ -92,6 +92,14 @@ class ModelProposer(Proposer):
     def forget(self, sequence: Sequence) -> None:
         self._drop(sequence.seq_id)
 
+    def sleep(self) -> int:
+        for seq_id in list(self._tables):  # of sequences that have ended
+            self._drop(seq_id)
+        return self._runner.sleep()
+
+    def wake(self) -> None:
+        self._runner.wake()
+
     def _draft(self, asks: Series[DraftAsk]) -> None:
         left, ready = CATCH_UP, list[DraftAsk]()
         rows: list[PlanRow] = []

@@ -48,3 +48,10 @@ class Proposer(ABC):
 
     def forget_tenant(self, tenant: str) -> None:  # noqa: B027 - most keep nothing of tenants
         """Drop everything that a tenant's requests have left."""
+
+    def sleep(self) -> int:
+        """Free the memory of a model of its own; returns how many bytes. No sequence is open. As ``Runner.sleep``."""
+        return 0
+
+    def wake(self) -> None:  # noqa: B027 - most have no model
+        """Load that model again. As ``Runner.wake``."""

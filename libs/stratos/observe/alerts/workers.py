@@ -72,7 +72,9 @@ WORKER_ALERTS = (
         name="StratosNoLiveWorker",
         expr=f'max by (release, role, model) (stratos_autoscaler_workers{{state="live"}}{ACTIVE}) == 0'
         f" and max by (release, role, model) (min_over_time(stratos_autoscaler_desired_workers[15m]){ACTIVE}) > 0"
-        " and max by (release, role, model) (stratos_autoscaler_desired_workers offset 15m) > 0",
+        " and max by (release, role, model) (stratos_autoscaler_desired_workers offset 15m) > 0"
+        " unless max by (release, role, model) "
+        f'(max_over_time(stratos_autoscaler_workers{{state="asleep"}}[15m]){ACTIVE}) > 0',
         lasting="1m",
         severity="page",
         summary="A model that is awake has no live worker of a role.",
@@ -84,7 +86,8 @@ WORKER_ALERTS = (
     Alert(
         name="StratosPoolBelowFloor",
         expr=f'max by (release, role, model) (stratos_autoscaler_workers{{state="live"}}{ACTIVE})'
-        f' < max by (release, role, model) (stratos_autoscaler_bound_workers{{bound="floor"}}{ACTIVE})',
+        f' < max by (release, role, model) (stratos_autoscaler_bound_workers{{bound="floor"}}{ACTIVE})'
+        f' unless max by (release, role, model) (stratos_autoscaler_workers{{state="asleep"}}{ACTIVE}) > 0',
         lasting="5m",
         summary="A pool has fewer live workers than its floor.",
         meaning="The floor is what the load takes and two more. Below it the loss of two more workers may end streams.",
@@ -118,7 +121,8 @@ WORKER_ALERTS = (
     ),
     Alert(
         name="StratosWorkersFlap",
-        expr='sum by (release, role) (increase(stratos_router_worker_evictions_total{reason!="draining"}[15m])) > 3',
+        expr="sum by (release, role) "
+        '(increase(stratos_router_worker_evictions_total{reason!~"draining|asleep"}[15m])) > 3',
         lasting="1m",
         summary="Workers go out again and again.",
         meaning="Routers took live workers out more than three times in a quarter of an hour: they die, hang, or "

@@ -95,6 +95,7 @@ FLEET = Dashboard(
             queries=(
                 Query('max by (role) (stratos_router_workers{@, state="live"})', "{{role}}"),
                 Query('max by (role) (stratos_router_workers{@, state="out"})', "{{role}} out"),
+                Query('max by (role) (stratos_router_workers{@, state="asleep"})', "{{role}} asleep"),
             ),
         ),
         Panel(
@@ -205,6 +206,15 @@ AUTOSCALER = Dashboard(
                 Query(
                     rate("stratos_autoscaler_metrics_api_questions_total", "outcome") + " or vector(0)", "{{outcome}}"
                 ),
+            ),
+        ),
+        Panel(
+            title="Turns on shared devices",
+            text="Changes of the model that has a device, and the part of the time that they take, in which nothing is "
+            "computed there. Only where models share one.",
+            queries=(
+                Query(rate("stratos_autoscaler_turns_total", "outcome"), "{{outcome}}"),
+                Query(rate("stratos_autoscaler_turn_change_seconds_sum"), "part of the time"),
             ),
         ),
         Panel(

@@ -31,6 +31,7 @@ from stratos.routing.dispatch.memory_pressure import MemoryPressure, pressures
 from stratos.routing.dispatch.placer import Placer
 from stratos.routing.filters import Rejection
 from stratos.routing.fleet_state import FleetState
+from stratos.routing.fleet_views import running_role
 from stratos.routing.picker import EndpointChoice
 from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.settings import RoutingPoliciesConfig
@@ -122,12 +123,15 @@ class Dispatcher:
         place, reserve = partial(self._place, now, is_open), partial(self._reserve, now)
         for found in islice(self._queue.dispatch(now, place, reserve, self._bounds), most):
             yield found.ticket, found.result
-        if expired := self._queue.expire(now):
+        if expired := self._queue.expire(now, self._is_woken_for):
             explanations = Explanations(self.fleet.views(now), self.policies, self._rng)
             for ticket in expired:
                 error = wait_too_long(ticket, now) or explanations.timeout(self._ask(ticket), now - ticket.arrived)
                 error.after_s = self._queue.wait_s(ticket.request, now)
                 yield self._refused(ticket, error, now)
+
+    def _is_woken_for(self, request: PlacementRequest) -> bool:
+        return not self.fleet.has_worker(running_role(request.work), request.model_digest)
 
     def withdraw(self, ticket: Ticket, placement: Placement | None, now: float) -> None:
         """A caller left: its ticket goes, or the placement that it has not seen, at no cost to its tenant."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from stratos.common.errors import Overloaded
@@ -123,13 +123,12 @@ class PlacementQueue:
     def __len__(self) -> int:
         return sum(len(model) for model in self._models.values())
 
-    def push(self, request: PlacementRequest, now: float, *, is_woken_for: bool = False) -> tuple[Ticket, list[Ticket]]:
+    def push(self, request: PlacementRequest, now: float) -> tuple[Ticket, list[Ticket]]:
         """Queue a request.
 
         Args:
             request: what waits.
             now: monotonic seconds.
-            is_woken_for: no worker of its model lives; one is started because of it.
 
         Returns:
             Its ticket, and the tickets that had to leave for it.
@@ -137,7 +136,7 @@ class PlacementQueue:
         Raises:
             Overloaded: the queue is full, and its tenant holds its share or more of it.
         """
-        ticket = self._ticket(request, now, max(self._settings.ttl_s, self._settings.wake_timeout_s * is_woken_for))
+        ticket = self._ticket(request, now)
         model = self._model(_queue_key(request))
         displaced = self._make_room(model.class_of(request), ticket, now)
         model.class_of(request).add(ticket)
@@ -159,12 +158,20 @@ class PlacementQueue:
         self._models[_queue_key(ticket.request)].class_of(ticket.request).remove(ticket)
         return True
 
-    def expire(self, now: float) -> list[Ticket]:
-        """Take out the tickets whose time to live, or deadline, is over."""
+    def expire(self, now: float, is_woken_for: Callable[[PlacementRequest], bool] = lambda _: False) -> list[Ticket]:
+        """Take out the tickets whose time to live, or deadline, is over.
+
+        Args:
+            now: monotonic seconds.
+            is_woken_for: no worker of a request's model may be chosen; one is started or woken because of it.
+        """
         expired = []
         while self._expiries and self._expiries[0][0] <= now:
             ticket = heapq.heappop(self._expiries)[2]
-            if self.remove(ticket):
+            if ticket.is_waiting and ticket.wakes_by > now and is_woken_for(ticket.request):
+                ticket.expires, ticket.wakes_by = ticket.wakes_by, -math.inf
+                heapq.heappush(self._expiries, (ticket.expires, ticket.sequence, ticket))
+            elif self.remove(ticket):
                 expired.append(ticket)
         return expired
 
@@ -280,17 +287,16 @@ class PlacementQueue:
         """Its prompt, once: the prompt of a return was paid for by the attempt that emitted tokens."""
         return 0.0 if request.is_resumed else self._settings.prompt_token_cost * request.num_prompt_tokens
 
-    def _ticket(self, request: PlacementRequest, now: float, ttl_s: float) -> Ticket:
-        arrived = now - request.waited_ms / 1000
-        expires = arrived + (self._settings.recovery_ttl_s if request.is_move else ttl_s)
-        terms = request.terms
-        ends = (expires, terms.deadline_s, terms.end_s, now + longest_wait_s(request))
-        expires = min(at for at in ends if at is not None)
+    def _ticket(self, request: PlacementRequest, now: float) -> Ticket:
+        arrived, terms, settings = now - request.waited_ms / 1000, request.terms, self._settings
+        bounds = (terms.deadline_s, terms.end_s, now + longest_wait_s(request))
+        latest = min(at for at in bounds if at is not None)
         return Ticket(
             request=request,
             cost=self._cost(request),
             arrived=arrived,
-            expires=expires,
+            expires=min(arrived + (settings.recovery_ttl_s if request.is_move else settings.ttl_s), latest),
+            wakes_by=min(arrived + settings.wake_timeout_s, latest),
             sequence=next(self._sequence),
         )
 

@@ -35,6 +35,8 @@ class Ticket:
     arrived: float
     """When its wait began, earlier calls included."""
     expires: float
+    wakes_by: float = field(default=-math.inf)
+    """When it expires where no worker of its model may be chosen by ``expires``, if that is later."""
     sequence: int = field(default=0)
     is_waiting: bool = field(default=False)
     ask: Ask | None = field(default=None, repr=False)

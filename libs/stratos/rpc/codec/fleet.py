@@ -7,7 +7,7 @@ from stratos.api.router.v1 import router_pb2
 from stratos.api.worker.v1 import worker_pb2
 from stratos.common.errors import BadRequest
 from stratos.core.engine_load import EngineLoad
-from stratos.core.fleet import Fleet, FleetWorker, QueueDepth, ServiceMark, WorkerStatus
+from stratos.core.fleet import Fleet, FleetWorker, QueueDepth, ServiceMark, SleepState, WorkerStatus
 from stratos.core.gateway_load import NUM_TTFT_COUNTS, GatewayLoad
 from stratos.core.kv import BlockLedger, KvIdentity, StagingLedger
 from stratos.core.placement import Work, WorkerRef, WorkerRole
@@ -36,6 +36,17 @@ WORK = EnumCodec(
     {Work.GENERATION: router_pb2.WORK_UNSPECIFIED, Work.EMBEDDING: router_pb2.WORK_EMBEDDING},
     name="work",
     param="work",
+)
+SLEEP_STATE = EnumCodec(
+    {
+        SleepState.AWAKE: worker_pb2.SLEEP_STATE_UNSPECIFIED,
+        SleepState.FALLING_ASLEEP: worker_pb2.SLEEP_STATE_FALLING_ASLEEP,
+        SleepState.ASLEEP: worker_pb2.SLEEP_STATE_ASLEEP,
+        SleepState.WAKING: worker_pb2.SLEEP_STATE_WAKING,
+        SleepState.FAILED: worker_pb2.SLEEP_STATE_FAILED,
+    },
+    name="sleep state",
+    param="sleep_state",
 )
 REF = FlatCodec(WorkerRef, common_pb2.WorkerRef, fields={"role": ROLE.field}, cache_size=4096)
 IDENTITY = FlatCodec(KvIdentity, common_pb2.KvIdentity, cache_size=256)
@@ -68,6 +79,7 @@ WORKER_STATUS = FlatCodec(
         "service_marks": each(SERVICE_MARK),
         "ttft_s": fractional_ms("ttft_ms"),
         "itl_s": fractional_ms("itl_ms"),
+        "sleep_state": SLEEP_STATE.field,
     },
     inline={"engine": (EngineLoad, _ENGINE_FIELDS)},
     check=_check_status,

@@ -23,6 +23,8 @@ ACCESS: dict[str, frozenset[PeerRole]] = {
     "/stratos.api.worker.v1.WorkerService/WatchStatus": _ROUTER | _AUTOSCALER | WORKER_ROLES,
     "/stratos.api.worker.v1.WorkerService/Drain": _AUTOSCALER | _SUPERVISOR,
     "/stratos.api.worker.v1.WorkerService/WaitDrained": _SUPERVISOR,
+    "/stratos.api.worker.v1.WorkerService/Sleep": _AUTOSCALER | _SUPERVISOR,
+    "/stratos.api.worker.v1.WorkerService/Wake": _AUTOSCALER | _SUPERVISOR,
     "/stratos.api.worker.v1.CacheService/WatchCache": _ROUTER,
     "/stratos.api.worker.v1.CacheService/ForgetTenant": _ROUTER,
     "/stratos.api.kv.v1.KvSourceService/Fetch": WORKER_ROLES,

@@ -21,7 +21,9 @@ from stratos.engine.contract.runner import RunnerInfo
 from stratos.kv_transfer.port.base import DataPort
 
 STOPPED = "the engine of this worker has stopped"
-MAY_TAKE_LONG = frozenset({"load_adapter", "load_blocks", "prepare_grammar", "cache_changes", "check_weights"})
+MAY_TAKE_LONG = frozenset(
+    {"load_adapter", "load_blocks", "prepare_grammar", "cache_changes", "check_weights", "sleep", "wake"}
+)
 """Methods that may take long without anything being wrong."""
 BESIDE_STEPS = MAY_TAKE_LONG | {"disk_worth_s", "match", "pin_adapter"}
 """Methods that do not wait for the step loop."""
@@ -147,3 +149,9 @@ class EngineClient(ABC):
 
     async def unpin_adapter(self, digest: str) -> None:
         await self._call("unpin_adapter", digest)
+
+    async def sleep(self) -> int:
+        return int(await self._call("sleep"))
+
+    async def wake(self) -> None:
+        await self._call("wake")

@@ -65,6 +65,7 @@ class ThreadEngine(EngineClient):
         self._is_closing = False
         copies = ThreadPoolExecutor(NUM_COPY_THREADS, "kv-copy")
         looks = ThreadPoolExecutor(NUM_LOOK_THREADS, "engine-look")
+        rest = ThreadPoolExecutor(1, "engine-sleep")
         self._pools: dict[str, ThreadPoolExecutor] = {
             "scatter": copies,
             "gather": copies,
@@ -74,6 +75,8 @@ class ThreadEngine(EngineClient):
             "load_blocks": ThreadPoolExecutor(NUM_DISK_THREADS, "kv-disk-read"),
             "prepare_grammar": ThreadPoolExecutor(1, "grammar-compile"),
             "check_weights": ThreadPoolExecutor(1, "weight-check"),  # of no lower priority: steps wait for its lock
+            "sleep": rest,
+            "wake": rest,
             "cache_changes": ThreadPoolExecutor(1, "cache-changes"),
             "disk_worth_s": looks,
             "match": looks,

@@ -69,6 +69,8 @@ def _check(intent: ReceiverMessage | None, context: HandoffContext) -> tuple[Int
     if not isinstance(intent, Intent):
         raise BadRequest("the first message of a Fetch stream must be Intent")
     context.gate.check_trusted()
+    if context.gate.is_asleep:
+        raise Draining("this worker sleeps; its KV is gone")
     if context.gate.is_draining and intent.compute:
         raise Draining("this worker is leaving and computes nothing new")
     if intent.leg in context.jobs or not intent.leg:

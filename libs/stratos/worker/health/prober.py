@@ -43,6 +43,7 @@ class Prober:
         metrics: of the worker.
         on_conviction: called once, with the reason.
         on_sound: called with the time at which known tokens were begun that came out right.
+        turn: held during a look; nothing looks while something else holds it.
     """
 
     def __init__(
@@ -54,10 +55,11 @@ class Prober:
         metrics: WorkerMetrics,
         on_conviction: Callable[[str], None],
         on_sound: Callable[[float], None] = lambda _: None,
+        turn: asyncio.Lock | None = None,
     ) -> None:
         self._engine, self._clock, self._config = engine, clock, config
         self._expected, self._metrics = expected, metrics
-        self._on_conviction, self._on_sound = on_conviction, on_sound
+        self._on_conviction, self._on_sound, self._turn = on_conviction, on_sound, turn or asyncio.Lock()
         self._probed_s: float | None = None
         self._num_passes, self._pass_began_s = 0, clock.now()
         self._num_ahead_bytes = 0
@@ -78,6 +80,15 @@ class Prober:
         Raises:
             WorkerLost: the conviction is so long ago that the process is to end.
         """
+        async with self._turn:
+            await self._look()
+
+    async def look_again(self) -> None:
+        """Compute the known tokens now: what the engine computes with was loaded again."""
+        self._probed_s = None
+        await self.look()
+
+    async def _look(self) -> None:
         if self.reason:
             self._check_stay()
             return

@@ -25,9 +25,18 @@ class SelfCheck:
         clock: of its waits.
         interval_s: time between two looks.
         limit_s: a token that takes longer means that the engine hangs.
+        turn: held during a look; nothing looks while something else holds it.
     """
 
-    def __init__(self, engine: EngineClient, clock: Clock, interval_s: float, limit_s: float) -> None:
+    def __init__(
+        self,
+        engine: EngineClient,
+        clock: Clock,
+        interval_s: float,
+        limit_s: float,
+        turn: asyncio.Lock | None = None,
+    ) -> None:
+        self._turn = turn or asyncio.Lock()
         self._engine = engine
         self._clock = clock
         self._interval_s = interval_s
@@ -55,6 +64,10 @@ class SelfCheck:
 
     async def look(self) -> None:
         """Compute a token, unless the engine has done steps since the last look."""
+        async with self._turn:
+            await self._look()
+
+    async def _look(self) -> None:
         status = self._engine.status()
         if status.step != self._last_step or status.num_running or status.num_waiting:
             self._last_step, self._problem = status.step, ""

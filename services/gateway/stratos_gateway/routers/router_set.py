@@ -145,7 +145,7 @@ class RouterSet:
         return await link.forget_tenant(tenant)
 
     async def live_workers(self) -> LiveWorkers:
-        """Live workers of each model, as any router that answers sees them; raises ``StratosError``."""
+        """Live workers of each model, those that sleep included, which wake for a request; raises ``StratosError``."""
         live, _ = await self.known_workers()
         return live
 
@@ -258,7 +258,7 @@ class RouterSet:
 def _counted(fleet: Fleet, *, is_live: bool) -> LiveWorkers:
     found: dict[str, Counter[WorkerRole]] = {}
     for worker in fleet.workers:
-        if (worker.is_live or not is_live) and worker.status is not None:
+        if (worker.is_live or worker.is_resting or not is_live) and worker.status is not None:
             found.setdefault(worker.status.identity.model_digest, Counter())[worker.ref.role] += 1
     return found
 

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from stratos.cli.local.options import UpOptions, options_for, parse_model
-from stratos.cli.local.topology import Endpoints, RunPaths, autoscaler_settings, worker_settings
+from stratos.cli.local.topology import (
+    Endpoints,
+    ProcessSpec,
+    RunPaths,
+    autoscaler_settings,
+    first_workers,
+    router_settings,
+    worker_settings,
+)
 from stratos.common.errors import BadRequest
 
 MAKE = partial(UpOptions, prefill=1, decode=2, threads=1, max_decode=3)
@@ -96,3 +104,77 @@ def test_workers_that_cannot_be_are_refused(workers: str, said: str) -> None:
 def test_names_that_cannot_be_are_refused(models: list[str], said: str) -> None:
     with pytest.raises(BadRequest, match=said):
         options_for(models, None, MAKE)
+
+
+SHARERS = ["/models/base", "/models/draft", "/models/tools"]
+
+
+def shared(names: str, workers: tuple[str, ...] = (), **changes: object) -> UpOptions:
+    make = partial(UpOptions, **{"prefill": 1, "decode": 1, "share_device": names, **changes})  # type: ignore[arg-type]
+    return options_for(SHARERS, None, make, workers)
+
+
+def test_models_that_take_turns_are_counted_once_where_the_machine_is_divided() -> None:
+    options = shared("draft, base", ("draft=0+3",))
+    draft, tools = options.more_models
+    assert (options.sharers, options.is_shared, draft.is_shared, tools.is_shared) == (
+        ("draft", "base"),
+        True,
+        True,
+        False,
+    )
+    assert [model.num_workers for model in (options, draft, tools)] == [5, 5, 5], "3 of those by turns, and 2 beside"
+    assert options.decode_limit == 1, "no scaler adds a worker on a device that another model may have"
+    groups = first_workers(options, lambda role, name, of: ProcessSpec(name=name, argv=(of.model_name,)))
+    names = [[[spec.name for spec in specs] for specs in group] for group in groups]
+    assert names == [
+        [["prefill-tools-0", "decode-tools-0"]],
+        [["prefill-0", "decode-0"], ["decode-draft-0", "decode-draft-1", "decode-draft-2"]],
+    ], "one after the other; the first that the flag names is started last and keeps the device"
+
+
+def test_the_autoscaler_gives_turns_to_models_by_their_digests() -> None:
+    ends = Endpoints(digests={Path(path): f"d{number}@s" for number, path in enumerate(SHARERS)})
+    settings = autoscaler_settings(shared("draft,base"), ends)
+    assert json.loads(settings["SHARED_DEVICES"]) == [["d1", "d0"]]
+    base, draft = json.loads(settings["POOLS"])
+    assert (base["model_digest"], base["min_workers"], base["max_workers"]) == ("d0", 1, 1)
+    assert (draft["model_digest"], draft["mode"], draft["served_name"]) == ("d1", "none", "draft")
+    assert "SHARED_DEVICES" not in autoscaler_settings(MAKE(model_path=Path("/models/base")), ends)
+    paths = RunPaths(workers_folder=Path("/w"), shm_path=Path("/s"), work_path=Path("/x"), kv_path=Path("/k"))
+    assert "QUEUE__WAKE_TIMEOUT_S" in router_settings(shared("draft,base"), paths)
+    assert "QUEUE__WAKE_TIMEOUT_S" not in router_settings(MAKE(model_path=Path("/models/base")), paths)
+
+
+@pytest.mark.parametrize(
+    ("names", "changes", "said"),
+    [
+        ("base", {}, "two models or more"),
+        ("base,", {}, "two models or more"),
+        ("base,other", {}, "is called 'other'"),
+        ("base,base", {}, "'base' twice"),
+        ("base,draft", {"max_decode": 3}, "leave --max-decode away"),
+        ("base,draft", {"transport": "cuda_ipc", "device": "cuda"}, "cuda_ipc"),
+    ],
+)
+def test_what_cannot_share_a_device_is_said_at_the_start(names: str, changes: dict[str, object], said: str) -> None:
+    with pytest.raises(BadRequest, match=said) as refusal:
+        shared(names, **changes)
+    assert refusal.value.param == "--share-device"
+
+
+def test_the_first_model_may_begin_without_a_worker_and_further_ones_may_not() -> None:
+    options = options_for(["/models/base"], None, partial(UpOptions, prefill=0, decode=0, threads=1, max_decode=2))
+    assert (options.num_workers, options.decode_limit) == (0, 2)
+    assert options_for(["/models/base"], None, partial(UpOptions, prefill=0, decode=0, threads=1)).decode_limit >= 1
+    [pool] = json.loads(autoscaler_settings(options, Endpoints())["POOLS"])
+    assert (pool["min_workers"], pool["max_workers"]) == (0, 2)
+    paths = RunPaths(workers_folder=Path("/w"), shm_path=Path("/s"), work_path=Path("/x"), kv_path=Path("/k"))
+    assert "QUEUE__WAKE_TIMEOUT_S" in router_settings(options, paths)
+    with pytest.raises(BadRequest, match="first model alone"):
+        options_for(["/models/base", "/models/draft"], None, partial(UpOptions, decode=0))
+    with pytest.raises(BadRequest, match="raise --decode") as refusal:
+        options_for(
+            ["/models/base", "/models/draft"], None, partial(UpOptions, share_device="base,draft"), ["base=1+0"]
+        )
+    assert refusal.value.param == "--share-device"

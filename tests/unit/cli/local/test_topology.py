@@ -36,7 +36,7 @@ PATHS = RunPaths(
 )
 SETTINGS = {
     "lora_registry": topology.registry_settings(OPTIONS, ENDS, PATHS),
-    "router": topology.router_settings(PATHS),
+    "router": topology.router_settings(OPTIONS, PATHS),
     "prefill_worker": topology.worker_settings("prefill-0", OPTIONS, ENDS, PATHS) | topology.worker_sizes(OPTIONS),
     "decode_worker": topology.worker_settings("decode-1", OPTIONS, ENDS, PATHS) | topology.worker_sizes(OPTIONS),
     "gateway": topology.gateway_settings(OPTIONS, ENDS, LISTENERS, Path("/copies/gateway-0.jsonl")),
@@ -124,7 +124,7 @@ def test_secrets_are_not_shown() -> None:
         ({"gateways": 0}, "--gateways"),
         ({"routers": 9}, "--routers"),
         ({"prefill": -1}, "--prefill"),
-        ({"decode": 0}, "--decode"),
+        ({"decode": -1}, "--decode"),
         ({"decode": 17}, "--decode"),
         ({"decode": 3, "max_decode": 2}, "--max-decode"),
         ({"port": 0}, "--port"),

@@ -1,11 +1,25 @@
 from stratos.api.common.v1 import common_pb2 as _common_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class SleepState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SLEEP_STATE_UNSPECIFIED: _ClassVar[SleepState]
+    SLEEP_STATE_FALLING_ASLEEP: _ClassVar[SleepState]
+    SLEEP_STATE_ASLEEP: _ClassVar[SleepState]
+    SLEEP_STATE_WAKING: _ClassVar[SleepState]
+    SLEEP_STATE_FAILED: _ClassVar[SleepState]
+SLEEP_STATE_UNSPECIFIED: SleepState
+SLEEP_STATE_FALLING_ASLEEP: SleepState
+SLEEP_STATE_ASLEEP: SleepState
+SLEEP_STATE_WAKING: SleepState
+SLEEP_STATE_FAILED: SleepState
 
 class WatchStatusRequest(_message.Message):
     __slots__ = ("interval_ms", "router")
@@ -28,7 +42,7 @@ class ServiceMark(_message.Message):
     def __init__(self, tenant: _Optional[str] = ..., priority_class: _Optional[int] = ..., start: _Optional[float] = ..., counter: _Optional[float] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker", "engine_step", "is_computing", "blocks", "staging", "num_waiting", "num_running", "num_queued_tokens", "num_handoffs", "num_orphans", "is_draining", "not_ready_reason", "identity", "resident_adapter_digests", "block_size", "max_num_seqs", "slow_step_ms", "version", "num_promised_blocks", "p90_output_tokens", "num_free_batch_slots", "num_free_adapter_slots", "tenant_tokens", "features", "protocol_version", "ttft_ms", "itl_ms", "zone", "kv_watermark", "num_routers", "placing_routers", "pool", "service_marks", "region", "host_load_ratio", "disk_load_ratio")
+    __slots__ = ("worker", "engine_step", "is_computing", "blocks", "staging", "num_waiting", "num_running", "num_queued_tokens", "num_handoffs", "num_orphans", "is_draining", "not_ready_reason", "identity", "resident_adapter_digests", "block_size", "max_num_seqs", "slow_step_ms", "version", "num_promised_blocks", "p90_output_tokens", "num_free_batch_slots", "num_free_adapter_slots", "tenant_tokens", "features", "protocol_version", "ttft_ms", "itl_ms", "zone", "kv_watermark", "num_routers", "placing_routers", "pool", "service_marks", "region", "host_load_ratio", "disk_load_ratio", "sleep_state")
     class TenantTokensEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +86,7 @@ class WorkerStatus(_message.Message):
     REGION_FIELD_NUMBER: _ClassVar[int]
     HOST_LOAD_RATIO_FIELD_NUMBER: _ClassVar[int]
     DISK_LOAD_RATIO_FIELD_NUMBER: _ClassVar[int]
+    SLEEP_STATE_FIELD_NUMBER: _ClassVar[int]
     worker: _common_pb2.WorkerRef
     engine_step: int
     is_computing: bool
@@ -108,7 +123,8 @@ class WorkerStatus(_message.Message):
     region: str
     host_load_ratio: float
     disk_load_ratio: float
-    def __init__(self, worker: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., engine_step: _Optional[int] = ..., is_computing: _Optional[bool] = ..., blocks: _Optional[_Union[_common_pb2.BlockLedger, _Mapping]] = ..., staging: _Optional[_Union[_common_pb2.StagingLedger, _Mapping]] = ..., num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_queued_tokens: _Optional[int] = ..., num_handoffs: _Optional[int] = ..., num_orphans: _Optional[int] = ..., is_draining: _Optional[bool] = ..., not_ready_reason: _Optional[str] = ..., identity: _Optional[_Union[_common_pb2.KvIdentity, _Mapping]] = ..., resident_adapter_digests: _Optional[_Iterable[str]] = ..., block_size: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., slow_step_ms: _Optional[int] = ..., version: _Optional[int] = ..., num_promised_blocks: _Optional[int] = ..., p90_output_tokens: _Optional[int] = ..., num_free_batch_slots: _Optional[int] = ..., num_free_adapter_slots: _Optional[int] = ..., tenant_tokens: _Optional[_Mapping[str, int]] = ..., features: _Optional[_Iterable[str]] = ..., protocol_version: _Optional[int] = ..., ttft_ms: _Optional[float] = ..., itl_ms: _Optional[float] = ..., zone: _Optional[str] = ..., kv_watermark: _Optional[float] = ..., num_routers: _Optional[int] = ..., placing_routers: _Optional[_Iterable[str]] = ..., pool: _Optional[str] = ..., service_marks: _Optional[_Iterable[_Union[ServiceMark, _Mapping]]] = ..., region: _Optional[str] = ..., host_load_ratio: _Optional[float] = ..., disk_load_ratio: _Optional[float] = ...) -> None: ...
+    sleep_state: SleepState
+    def __init__(self, worker: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., engine_step: _Optional[int] = ..., is_computing: _Optional[bool] = ..., blocks: _Optional[_Union[_common_pb2.BlockLedger, _Mapping]] = ..., staging: _Optional[_Union[_common_pb2.StagingLedger, _Mapping]] = ..., num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_queued_tokens: _Optional[int] = ..., num_handoffs: _Optional[int] = ..., num_orphans: _Optional[int] = ..., is_draining: _Optional[bool] = ..., not_ready_reason: _Optional[str] = ..., identity: _Optional[_Union[_common_pb2.KvIdentity, _Mapping]] = ..., resident_adapter_digests: _Optional[_Iterable[str]] = ..., block_size: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., slow_step_ms: _Optional[int] = ..., version: _Optional[int] = ..., num_promised_blocks: _Optional[int] = ..., p90_output_tokens: _Optional[int] = ..., num_free_batch_slots: _Optional[int] = ..., num_free_adapter_slots: _Optional[int] = ..., tenant_tokens: _Optional[_Mapping[str, int]] = ..., features: _Optional[_Iterable[str]] = ..., protocol_version: _Optional[int] = ..., ttft_ms: _Optional[float] = ..., itl_ms: _Optional[float] = ..., zone: _Optional[str] = ..., kv_watermark: _Optional[float] = ..., num_routers: _Optional[int] = ..., placing_routers: _Optional[_Iterable[str]] = ..., pool: _Optional[str] = ..., service_marks: _Optional[_Iterable[_Union[ServiceMark, _Mapping]]] = ..., region: _Optional[str] = ..., host_load_ratio: _Optional[float] = ..., disk_load_ratio: _Optional[float] = ..., sleep_state: _Optional[_Union[SleepState, str]] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
     __slots__ = ("timeout_ms",)
@@ -135,3 +151,23 @@ class WaitDrainedResponse(_message.Message):
     num_fetched: int
     num_fetched_tokens: int
     def __init__(self, num_handed_back: _Optional[int] = ..., num_offered: _Optional[int] = ..., num_fetched: _Optional[int] = ..., num_fetched_tokens: _Optional[int] = ...) -> None: ...
+
+class SleepRequest(_message.Message):
+    __slots__ = ("timeout_ms",)
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    timeout_ms: int
+    def __init__(self, timeout_ms: _Optional[int] = ...) -> None: ...
+
+class SleepResponse(_message.Message):
+    __slots__ = ("freed_bytes",)
+    FREED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    freed_bytes: int
+    def __init__(self, freed_bytes: _Optional[int] = ...) -> None: ...
+
+class WakeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WakeResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -50,6 +50,16 @@ class WorkerServiceStub:
                 request_serializer=stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.WaitDrainedRequest.SerializeToString,
                 response_deserializer=stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.WaitDrainedResponse.FromString,
                 _registered_method=True)
+        self.Sleep = channel.unary_unary(
+                '/stratos.api.worker.v1.WorkerService/Sleep',
+                request_serializer=stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.SleepRequest.SerializeToString,
+                response_deserializer=stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.SleepResponse.FromString,
+                _registered_method=True)
+        self.Wake = channel.unary_unary(
+                '/stratos.api.worker.v1.WorkerService/Wake',
+                request_serializer=stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.WakeRequest.SerializeToString,
+                response_deserializer=stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.WakeResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerServiceServicer:
@@ -77,6 +87,23 @@ class WorkerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Sleep(self, request, context):
+        """Gives the memory of weights and KV back, and keeps the process. Refuses new work from now on, gives streams that still
+        run after a time back to their gateways, and returns when it sleeps. RESOURCE_EXHAUSTED (busy): work did not end, and
+        it is awake. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Wake(self, request, context):
+        """Loads the same weights again, and returns when it takes work. One that cannot ends its process. Idempotent; ends a
+        Sleep that still waits for streams.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +121,16 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.WaitDrained,
                     request_deserializer=stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.WaitDrainedRequest.FromString,
                     response_serializer=stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.WaitDrainedResponse.SerializeToString,
+            ),
+            'Sleep': grpc.unary_unary_rpc_method_handler(
+                    servicer.Sleep,
+                    request_deserializer=stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.SleepRequest.FromString,
+                    response_serializer=stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.SleepResponse.SerializeToString,
+            ),
+            'Wake': grpc.unary_unary_rpc_method_handler(
+                    servicer.Wake,
+                    request_deserializer=stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.WakeRequest.FromString,
+                    response_serializer=stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.WakeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +215,60 @@ class WorkerService:
             '/stratos.api.worker.v1.WorkerService/WaitDrained',
             stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.WaitDrainedRequest.SerializeToString,
             stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.WaitDrainedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Sleep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratos.api.worker.v1.WorkerService/Sleep',
+            stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.SleepRequest.SerializeToString,
+            stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.SleepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Wake(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratos.api.worker.v1.WorkerService/Wake',
+            stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.WakeRequest.SerializeToString,
+            stratos_dot_api_dot_worker_dot_v1_dot_worker__pb2.WakeResponse.FromString,
             options,
             channel_credentials,
             insecure,

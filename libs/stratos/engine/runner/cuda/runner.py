@@ -43,12 +43,14 @@ from stratos.engine.runner.cuda.device_facts import facts_of
 from stratos.engine.runner.cuda.experts import group_experts, warm_up_experts
 from stratos.engine.runner.cuda.graphs import Capture, CudaCapture, DecodeGraphs, DecodeOutputs, padded_sizes
 from stratos.engine.runner.cuda.page_copies import PageCopies, bytes_at
+from stratos.engine.runner.cuda.parked_weights import ParkedWeights
 from stratos.engine.runner.cuda.tables import DeviceTables
 from stratos.engine.runner.cuda.warm_up import warm_up
 from stratos.engine.runner.pooling import pool_rows
 from stratos.engine.runner.prompt_logprobs import prompt_logprobs
 from stratos.engine.runner.step_inputs import build_step_inputs
 from stratos.engine.runner.torch_runner import TorchRunner
+from stratos.engine.runner.weight_sums import tensors_of
 from stratos.engine.sampling.sampler import Sampled
 from stratos.engine.sampling.triton_sampler import PendingSample, TritonSampler
 from stratos.engine.sampling.waiting_sampler import FinishedSample, WaitingSampler
@@ -99,6 +101,8 @@ class CudaRunner(TorchRunner):
     page_copies: PageCopies | None = None
     """``None``: KV is copied on the stream of the steps, by the portable runner's means."""
     _swap_stream: torch.cuda.Stream | None = None
+    _captured: tuple[int, Capture | None] | None = None
+    _parked: ParkedWeights
 
     @classmethod
     @torch.inference_mode()
@@ -166,6 +170,7 @@ class CudaRunner(TorchRunner):
     @torch.inference_mode()
     def capture_decodes(self, max_batch: int, capture: Capture | None) -> None:
         """Take ``capture`` for decode steps of up to ``max_batch`` rows; without one their work runs each time."""
+        self._captured = (max_batch, capture)
         # one for the graphs of all sizes: one each is 742 MB at a vocabulary of 128K and 256 rows
         self._logits = torch.empty(max_batch, self.info.vocab_size, dtype=torch.float32, device=self._device)
 
@@ -188,6 +193,22 @@ class CudaRunner(TorchRunner):
             self.page_copies.warm_up()
         self.pages.tensor[0].zero_()
         self.tables.forget_tables()
+
+    def sleep(self) -> int:
+        self.abandon()
+        self._parked = ParkedWeights(tensor for _, tensor in tensors_of("model", self.decoder))
+        self.decoding = self.decoding_adapters = None  # graphs hold memory, too
+        return self._parked.num_bytes + self.pages.give_back()
+
+    def wake(self) -> None:
+        self.pages.take_again()
+        self._parked.bring_back()
+        del self._parked
+        if self._captured is not None:
+            max_batch, capture = self._captured
+            self.capture_decodes(max_batch, None if capture is None else type(capture)())
+            self.pages.tensor[0].zero_()
+            self.tables.forget_tables()
 
     def _decode(self, size: int, lora: StepLora | None = None) -> DecodeOutputs:
         """The work of a decode step over static buffers: what graphs capture."""

@@ -1,0 +1,90 @@
+"""Sleep of an engine: weights and pages are given back, everything else stays, and waking brings the same bits back.
+
+    sleep   nothing is open -> blocks of the device leave the prefix cache, as changes that routers read -> runner
+    wake    runner -> new work
+
+Blocks in host memory and on disk stay: they were computed by the same weights, so they are as good afterwards.  So do
+adapters, compiled grammars, and what was measured of steps and swaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+
+from stratos.common.errors import Busy, Draining
+from stratos.engine.contract.runner import Runner
+from stratos.engine.inspection import EngineInspection
+from stratos.engine.kv_cache.cache import KvCache
+from stratos.engine.speculation.proposer import Proposer
+
+
+class EngineSleep:
+    """One per engine. Not for several threads at once; the step loop may run beside it, since it has no work.
+
+    Args:
+        runner: gives the memory back.
+        proposer: of the engine; may have a model of its own.
+        kv: forgets what the device held.
+        inspect: what is open.
+        changing: held while state changes.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        proposer: Proposer | None,
+        kv: KvCache,
+        inspect: Callable[[], EngineInspection],
+        changing: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._runner, self._proposer, self._kv = runner, proposer, kv
+        self._inspect, self._changing = inspect, changing
+        self._is_awake = True
+
+    def check_awake(self) -> None:
+        """Raise ``Draining`` where the engine takes nothing."""
+        if not self._is_awake:
+            raise Draining("this engine sleeps; ask the router for a new placement")
+
+    def sleep(self) -> int:
+        """Free the memory of weights and pages; returns how many bytes. Asleep already: 0.
+
+        Raises:
+            Busy: something is open; nothing has changed.
+            FeatureUnavailable: the runner cannot.
+        """
+        with self._changing():
+            if not self._is_awake:
+                return 0
+            if self._inspect().has_open_work:
+                raise Busy("the engine has work and cannot sleep", after_s=1.0)
+            self._is_awake = False
+        try:
+            freed = self._runner.sleep() + (self._proposer.sleep() if self._proposer else 0)
+        except BaseException:
+            self._is_awake = True
+            raise
+        with self._changing():
+            self._kv.blocks.forget(self._kv.blocks.cache.hashes())
+        return freed
+
+    def wake(self) -> None:
+        """Take memory and weights again. Awake already: nothing happens.
+
+        Raises:
+            InvalidCheckpoint: the weights are not there, or others; the engine must not be used again.
+        """
+        if self._is_awake:
+            return
+        # Loading computes with all threads of the steps: the team ends with the thread that has it.
+        with ThreadPoolExecutor(1, "engine-wake") as own:
+            own.submit(self._load).result()
+        with self._changing():
+            self._is_awake = True
+
+    def _load(self) -> None:
+        self._runner.wake()
+        if self._proposer is not None:
+            self._proposer.wake()

@@ -1,0 +1,78 @@
+"""Sleep of one worker, joined to what it has to wait for: streams, hand-offs, embedding calls, probes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from stratos.common.clock import Clock
+from stratos.common.errors import Busy
+from stratos.core.fleet import SleepState
+from stratos.worker.drain_gate import DrainGate
+from stratos.worker.health.prober import Prober
+from stratos.worker.sleep.sleeper import Sleeper
+from stratos.worker.status import StatusFeed
+from stratos.worker.wiring import OpenWorker
+
+
+def make_sleeper(
+    opened: OpenWorker,
+    gate: DrainGate,
+    clock: Clock,
+    looks: asyncio.Lock,
+    prober: Callable[[], Prober | None],
+    feed: StatusFeed,
+    leave_s: float,
+) -> Sleeper:
+    """The sleeper of an open worker.
+
+    Args:
+        opened: the worker.
+        gate: of it.
+        clock: times waking.
+        looks: as of ``Sleeper``.
+        prober: of the worker, where it has one.
+        feed: tells routers.
+        leave_s: in which all that was given back has left.
+    """
+    metrics = opened.context.metrics
+    for state in SleepState:
+        metrics.sleep_state.labels(state.value).set(state is SleepState.AWAKE)
+
+    def shut(is_shut: bool) -> None:
+        gate.is_asleep = is_shut
+        opened.table.is_draining = gate.is_shut
+        for state in SleepState:
+            metrics.sleep_state.labels(state.value).set(state is sleeper.state)
+        metrics.slept_bytes.set(sleeper.freed_bytes if sleeper.state is SleepState.ASLEEP else 0)
+        feed.notify()
+
+    async def settle(timeout_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await _until_idle(opened, gate)
+                return
+        opened.table.hand_back()
+        try:
+            async with asyncio.timeout(leave_s):
+                await _until_idle(opened, gate)
+        except TimeoutError:
+            raise Busy("work of this worker does not end", after_s=1.0) from None
+
+    async def verify() -> None:
+        if (found := prober()) is not None:
+            await found.look_again()
+
+    def count(outcome: str, seconds: float) -> None:
+        metrics.sleeps.labels(outcome).inc()
+        if outcome == "awake":
+            metrics.wake_seconds.observe(seconds)
+
+    sleeper = Sleeper(opened.context.engine, clock, looks, shut=shut, settle=settle, verify=verify, count=count)
+    return sleeper
+
+
+async def _until_idle(opened: OpenWorker, gate: DrainGate) -> None:
+    await opened.table.wait_empty()
+    await gate.wait_sources_done()
