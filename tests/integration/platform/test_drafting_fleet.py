@@ -25,7 +25,7 @@ from tests.support.worlds.mixed_fleet import OtherWorker, Told, attempts_of, mov
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
 from tests.support.worlds.speculation_matrix import SCHEMA
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # they take as many rounds as it takes
 CODE = "def get(self, name):\n    return self.values[name]\n\n\n" * 6
 NUM_TOKENS = 240
 KINDS: dict[str, dict[str, Any]] = {

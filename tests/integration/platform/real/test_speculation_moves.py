@@ -59,8 +59,11 @@ async def test_streams_survive_moves_from_and_to_a_worker_without_drafts(real_pl
             own = (await asyncio.to_thread(real_platform.processes))["decode-0"]
             before = await num_drafted(own["metrics_address"])
 
+            async def has_drafted() -> bool:
+                return await num_drafted(own["metrics_address"]) > before
+
             async def kill() -> None:
-                assert await num_drafted(own["metrics_address"]) > before
+                await eventually(has_drafted, "drafts of decode-0, which counts them a quarter of a second later")
                 os.kill(own["pid"], signal.SIGKILL)
 
             streams = await cut(http, "killed", kill)
