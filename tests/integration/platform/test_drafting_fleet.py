@@ -117,7 +117,8 @@ async def cut(
     await asyncio.gather(*(stream.run(http) for stream in plain))
     for stream, wanted in zip(streams, plain, strict=True):
         assert stream.said == wanted.said, stream.name
-    entries = await own_entries_of(ledger, {stream.name for stream in streams})
+    at_once = {stream.name for stream in streams if stream.num_connections == 1}
+    entries = await own_entries_of(ledger, {stream.name for stream in streams}, at_once)
     counts = {entry.tag.http_request_id: (entry.counts.num_prompt, entry.counts.num_output) for entry in entries}
     usages = [(wanted.usage["prompt_tokens"], wanted.usage["completion_tokens"]) for wanted in plain]
     assert counts == {stream.name: usage for stream, usage in zip(streams, usages, strict=True)}
