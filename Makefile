@@ -17,7 +17,7 @@ IMAGES ?=
 TESTS ?=
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 # Two processes more than cores, since many tests wait for others, and at most 8: each takes up to 2 GB. In the order of
-# tests/conftest.py, whole platforms first; files that share a platform in one process.
+# tests/conftest.py, and half of them for what waits (tests/support/shared_platforms.py).
 XDIST ?= -n $$(( $(CORES) < 6 ? $(CORES) + 2 : 8 )) --dist loadfile --no-loadscope-reorder
 
 VENV := .venv

@@ -212,6 +212,7 @@ def test_a_planted_error_is_noticed(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_wrong_token_once_in_a_thousand_rows_is_noticed(
     runner_of: Callable, without: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,11 +52,19 @@ def main() -> None:
     fd, *paths = sys.argv[1:]
     listener = socket.socket(fileno=int(fd))
     # -s: what modules take for their standard files when they are imported is open afterwards, too
-    pytest.main(["--collect-only", "-qq", "-s", "-n", "0", "-p", "no:cacheprovider", *paths])
+    pytest.main(["--collect-only", "-qq", "-s", "-n", "0", "-p", "no:cacheprovider", *paths], plugins=[_ImportsAlone()])
     assert threading.active_count() == 1, "an import began a thread, and forks have one"
     gc.collect()
     gc.freeze()  # so that collections in forks copy no page of it
     _serve(listener)
+
+
+class _ImportsAlone:
+    """Makes no tests of what is imported: each fork makes its own, for seconds."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pycollect_makeitem(self) -> list[pytest.Item]:
+        return []
 
 
 def _serve(listener: socket.socket) -> None:

@@ -29,7 +29,7 @@ from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN, Dialer
 from stratos.rpc.codec import generation
 from stratos.rpc.codec.fleet import WORKER_STATUS
 
-START_TIMEOUT_S, REQUEST_TIMEOUT_S = 60.0, 60.0
+START_TIMEOUT_S, REQUEST_TIMEOUT_S = 180.0, 60.0
 TICKS = os.sysconf("SC_CLK_TCK")
 
 

@@ -20,7 +20,7 @@ RULES = {"default": "base", "rules": [{"name": "all", "models": ["base", "other"
 @pytest.fixture
 async def worlds(redis_url: str, tmp_path: Path) -> AsyncIterator[list[AdminWorld]]:
     """Both serve ``base``, its alias ``other``, and ``auto``; a comment would bind a stream to its first model."""
-    async with stream_worlds(redis_url, tmp_path, keepalive_s=0.0) as found:
+    async with stream_worlds(redis_url, tmp_path, keepalive_s=0.0, lease_s=600.0) as found:
         assert (await found[0].call("PUT", "/aliases/other", {"targets": [{"model": "base"}]})).is_success
         assert (await found[0].call("PUT", "/choices/auto", RULES)).is_success
         for world in found:

@@ -24,7 +24,7 @@ PATH = "/v1/completions"
 
 @pytest.fixture
 async def worlds(redis_url: str, tmp_path: Path) -> AsyncIterator[list[AdminWorld]]:
-    async with stream_worlds(redis_url, tmp_path) as found:
+    async with stream_worlds(redis_url, tmp_path, lease_s=600.0) as found:
         yield found
 
 

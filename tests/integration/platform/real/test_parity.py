@@ -38,7 +38,7 @@ async def complete_all(platform, model, prompts):
         return await asyncio.gather(*(complete(client, gate, model, prompt) for prompt in prompts))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("num_prompts", [5, pytest.param(50, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("adapter", [None, "unit-tests"])
 def test_platform_output_equals_transformers(real_platform, adapter, num_prompts):
