@@ -55,7 +55,7 @@ PLATFORM_ARGUMENTS = ("--engine", "fake", "--prefill", "0", "--no-fork-server")
 
 def arguments_of(tree: Path) -> tuple[str, ...]:
     """Arguments of a checkout's ``stratos up``: one from before there was a fork server does not know its switch."""
-    has_server = (tree / "libs" / "stratos" / "rpc" / "forking").is_dir()
+    has_server = any((tree / "libs" / "stratos" / room / "forking").is_dir() for room in ("rpc", "cli"))
     return PLATFORM_ARGUMENTS if has_server else PLATFORM_ARGUMENTS[:-1]
 
 

@@ -69,8 +69,12 @@ async def test_bodies_that_drip_do_not_shut_the_door_for_others() -> None:
         await eventually(lambda: world.metric("stratos_request_bodies_open") == 16, "all are on their way")
         async with Client(world) as urgent:
             urgent.writer.write(head(len(BODY), OTHER_KEY) + BODY)
+            assert (await urgent.answer())[0] == 200, "a body that is there needs no place"
+        async with Client(world) as urgent:
+            urgent.writer.write(head(len(BODY), OTHER_KEY) + BODY[:-1])
+            assert (await dripping[-1].answer())[0] == 503, "the newest gave way to one that is on its way"
+            urgent.writer.write(BODY[-1:])
             assert (await urgent.answer())[0] == 200
-        assert (await dripping[-1].answer())[0] == 503, "the newest gave way"
         dripping[0].writer.write(BODY[-1:])
         assert (await dripping[0].answer())[0] == 200, "the others go on"
 

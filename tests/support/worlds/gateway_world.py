@@ -94,8 +94,6 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
     knows_columns: bool = True
     """Its build does; one from before them says each token in an entry of its own."""
     sessions: list[FakeOutputSession] = field(default_factory=list)
-    num_messages: int = 0
-    """Read so far, each with those behind it."""
     prompt_shift: dict[str, float] = field(default_factory=dict)  # of a prompt's log probabilities, by model digest
 
     def __post_init__(self) -> None:
@@ -130,7 +128,6 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
 
     async def _read(self, session: FakeOutputSession) -> None:
         while (read := await session.context.read()) is not grpc.aio.EOF:
-            self.num_messages += 1
             for message in messages_of(read):
                 self._handle(message, session)
 

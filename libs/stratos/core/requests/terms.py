@@ -70,6 +70,10 @@ class RequestTerms:
         """When the request arrived at the platform."""
         return self.arrival_s - self.age_s
 
+    def dated(self, arrival_s: float, deadline_s: float | None, end_s: float | None) -> RequestTerms:
+        """The same with the times of a request."""
+        return changed(self, arrival_s=arrival_s, deadline_s=deadline_s, end_s=end_s)
+
     def for_router(self) -> RequestTerms:
         """The part that placement needs: the router knows no salts and no names."""
         adapter = replace(self.adapter, uri="") if self.adapter.uri else self.adapter

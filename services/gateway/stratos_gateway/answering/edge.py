@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,9 +16,8 @@ from stratos.core.tenant import Tenant
 from stratos_gateway.access.auth import Authenticator, bearer_key, check_address
 from stratos_gateway.access.body_places import BodyPlaces
 from stratos_gateway.access.concurrency import Admission, Place
-from stratos_gateway.access.patience import begin, rest
 from stratos_gateway.answering.request import ClientRequest
-from stratos_gateway.http.body import Leniently, read_json
+from stratos_gateway.http.body import Leniently, read_json, waited_in
 from stratos_gateway.http.exchange import exchange_of
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import patient_send
@@ -100,11 +98,7 @@ class Edge:
         limits = self.limits
         self.begin(http, tenant, prompt_param)
         reading = read_json(http, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
-        is_there, found = begin(reading)
-        if not is_there:  # else it is on its way no more, and needs no place
-            with closing(reading), self.bodies.enter(tenant):
-                found = await rest(reading, found)
-        return found  # type: ignore[no-any-return]
+        return await waited_in(partial(self.bodies.enter, tenant), reading)
 
     def reading(self, *, is_recorded: bool) -> Leniently:
         """Names of fields that are not known, of a body that is checked within; empty where they are refused.

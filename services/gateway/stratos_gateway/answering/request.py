@@ -14,7 +14,6 @@ from typing import Any, Generic, Protocol, TypeVar
 from starlette.requests import Request
 from starlette.types import Send
 
-from stratos.common.changed import changed
 from stratos.common.errors import StratosError
 from stratos.core.requests.continuation import ContinuationState, TokenOf
 from stratos.core.requests.terms import RequestTerms
@@ -256,7 +255,7 @@ class ClientRequest(Generic[P]):
 
     def dated(self, terms: RequestTerms) -> RequestTerms:
         """``terms`` with the request's times."""
-        return changed(terms, arrival_s=self.arrival_s, deadline_s=self.deadline_s, end_s=self.end_s)
+        return terms.dated(self.arrival_s, self.deadline_s, self.end_s)
 
     def begin_answer(self, output: ChunkOutput) -> None:
         """Note that the first part of an answer is about to be sent."""

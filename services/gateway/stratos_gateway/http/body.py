@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager, closing
 from contextvars import ContextVar
 from functools import partial
 from types import TracebackType
@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope
 
 from stratos.common.errors import BadRequest, BodyTimeout, RequestTooLarge, UnsupportedEncoding
 from stratos.core.requests.limits import MAX_BODY_BYTES
-from stratos_gateway.access.patience import within
+from stratos_gateway.access.patience import begin, rest, within
 from stratos_gateway.access.task_end import TaskEnd
 
 DEPARTURE = "stratos.departure"
@@ -74,6 +74,15 @@ async def read_json(request: Request, *, max_bytes: int, timeout_s: float) -> di
     except TimeoutError as error:
         raise BodyTimeout(f"the body did not arrive within {timeout_s:g} s") from error
     return await parsed(body, partial(parse_object, max_bytes=max_bytes))
+
+
+async def waited_in(enter: Callable[[], AbstractContextManager[None]], work: Coroutine[Any, Any, T]) -> T:
+    """Do some work, which is waited for within a context; one that need not be waited for is not in it."""
+    is_done, found = begin(work)
+    if not is_done:
+        with closing(work), enter():
+            found = await rest(work, found)
+    return found  # type: ignore[no-any-return]
 
 
 async def parsed(body: bytes, parse: Callable[[bytes], T]) -> T:

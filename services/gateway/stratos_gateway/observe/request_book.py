@@ -103,18 +103,18 @@ def _write(request: EndedRequest, facts: RequestFacts, outcome: AnswerOutcome, d
     owner = f" for {facts.tenant}" if facts.tenant else ""
     answer = f"{request.method} {request.route} {request.status}{owner}: {outcome}"
     counts = f"{facts.num_prompt_tokens} + {facts.num_output_tokens} tokens in {duration_s * 1e3:.0f} ms"
-    _log.handle(_Line(f"{answer}, {counts}, {request.request_id}", members))
+    _log.handle(_AccessLine(f"{answer}, {counts}, {request.request_id}", members))
 
 
-class _Line(logging.LogRecord):
+class _AccessLine(logging.LogRecord):
     """A line of the access log: what ``Logger.info`` makes of it, without a look at where the call came from."""
 
     def __init__(self, text: str, members: Mapping[str, Any]) -> None:
         created = time.time()
-        self.__dict__.update(_LINE, msg=text, created=created, msecs=int(created * 1000) % 1000 + 0.0, **members)
+        self.__dict__.update(_BLANK, msg=text, created=created, msecs=int(created * 1000) % 1000 + 0.0, **members)
 
 
-_LINE = vars(logging.LogRecord(_log.name, logging.INFO, "", 0, "", (), None))
+_BLANK = vars(logging.LogRecord(_log.name, logging.INFO, "", 0, "", (), None))
 
 
 def _ms(us: int | None) -> float | None:

@@ -34,6 +34,7 @@ from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.overflow.call import ExternalCall
 from stratos_gateway.overflow.output import ExternalOutput
 from stratos_gateway.overflow.source import ExternalSource
+from tests.support.entered import inside
 
 CALL = ExternalCall(model="m", max_tokens=100, num_prompt_tokens=5, count_tokens=len, within_s=1.0, received_s=0.0)
 PRICE = Price(prompt=2_000_000, output=5_000_000)
@@ -41,7 +42,6 @@ EVENTS: list[dict[str, Any]] = [
     {"choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}]},
     {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}},
 ]
-from tests.support.entered import inside
 
 
 async def events() -> AsyncIterator[dict[str, Any]]:
