@@ -7,7 +7,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Any, Protocol
 
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.common.errors import BadRequest, Draining
@@ -17,7 +17,6 @@ from stratos.core.step_watch import PROGRESS_INTERVAL_S
 from stratos.rpc.codec.fleet import WORKER_STATUS
 from stratos.worker.drain_gate import DrainGate
 from stratos.worker.service_marks import MarkKey, ServiceMarks
-from stratos.worker.sleep.sleeper import Sleeper
 
 MIN_INTERVAL_S = 0.05
 """Changes within this time are reported together."""
@@ -150,6 +149,18 @@ def _facts(status: WorkerStatus) -> WorkerStatus:
     )
 
 
+class Rest(Protocol):
+    """Sleep of the worker; ``sleep.sleeper.Sleeper`` is it."""
+
+    freed_bytes: int
+
+    async def sleep(self, timeout_s: float) -> None:
+        """Return when it sleeps."""
+
+    async def wake(self) -> None:
+        """Return when it takes work."""
+
+
 class StatusServicer(worker_pb2_grpc.WorkerServiceServicer):
     """Serves routers and the autoscaler."""
 
@@ -159,7 +170,7 @@ class StatusServicer(worker_pb2_grpc.WorkerServiceServicer):
         status: Callable[[], WorkerStatus],
         drain: Callable[[float | None], None],
         gate: DrainGate,
-        sleeper: Callable[[], Sleeper],
+        sleeper: Callable[[], Rest],
     ) -> None:
         self._feed = feed
         self._status = status

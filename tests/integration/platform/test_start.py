@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import httpx
 import psutil
 from safetensors.torch import load_file, save_file
 
@@ -139,3 +140,16 @@ def test_ctrl_c_while_it_starts(tmp_path: Path) -> None:
     assert gone(children)
     assert "Traceback" not in platform.output
     assert not list((tmp_path / "data" / "run").iterdir())
+
+
+def test_decode_workers_come_with_the_first_request_and_leave_when_none_comes(tmp_path: Path) -> None:
+    size = ("--prefill", "0", "--decode", "0", "--max-decode", "1", "--gateways", "2", "--routers", "2")
+    env = {"STRATOS_AUTOSCALER_PLANNER__IDLE_S": "1", "STRATOS_AUTOSCALER_PLANNER__COOLDOWN_DOWN_S": "1"}
+    with running_platform(tmp_path, "--engine", "fake", *size, env=env) as platform:
+        assert platform.status()["workers"] == []
+        headers = {"authorization": f"Bearer {platform.api_key}"}
+        ask = {"model": "base", "prompt": [5, 6], "max_tokens": 3}
+        for _ in range(2):
+            answer = httpx.post(f"{platform.base_url}/completions", json=ask, headers=headers, timeout=90)
+            assert answer.status_code == 200, answer.text
+            wait_until(lambda: platform.status()["workers"] == [], "its worker has left")

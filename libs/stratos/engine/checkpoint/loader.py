@@ -8,7 +8,7 @@ model would then run wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -48,7 +48,6 @@ from stratos.engine.checkpoint.tensor_names import (
     text_name,
 )
 from stratos.engine.checkpoint.weight_schemes import can_round
-from stratos.engine.memory.weight_memory import WeightMemory, kept_copy
 
 _FLOAT_TYPES = ("F32", "F16", "BF16")
 _ROTATED_SUFFIXES = (".q_proj.weight", ".k_proj.weight", ".qkv_proj.weight")
@@ -99,7 +98,7 @@ class CheckpointReader:
         device: where they are put.
         rounding: what float weights of linear layers are quantised to while they are read; "auto" leaves them.
         keeps_codes: whether there are products for blocks of GGUF files and of experts; without them all are widened.
-        memory: of the model, on a CPU.
+        take: gives memory of the model, uint8 of so many bytes, on a CPU.
         is_checked: these files were read before, and no tensor of them holds NaN or infinity.
 
     Raises:
@@ -115,10 +114,10 @@ class CheckpointReader:
         rounding: str = "auto",
         *,
         keeps_codes: bool = True,
-        memory: WeightMemory | None = None,
+        take: Callable[[int], Tensor] | None = None,
         is_checked: bool = False,
     ) -> None:
-        self._memory, self._is_checked = memory, is_checked
+        self._take, self._is_checked = take, is_checked
         self._config, self._dtype, self._device, self._rounding = config, dtype, device, rounding
         self._keeps_codes = keeps_codes
         self._quantised: dict[str, LayerTensors] = {}
@@ -178,9 +177,10 @@ class CheckpointReader:
 
     def embedding(self) -> Tensor:
         """Token embedding [vocab, hidden]."""
-        if self._memory is None or self._device.type != "cpu":
+        if self._take is None or self._device.type != "cpu":
             return self._read(EMBEDDING)
-        return kept_copy(self._mapped(EMBEDDING), self._memory)
+        mapped = self._mapped(EMBEDDING)
+        return self._take(mapped.nbytes).view(mapped.dtype).view(mapped.shape).copy_(mapped)
 
     def final_norm(self) -> Tensor:
         """Scale of the last RMS norm [hidden]."""

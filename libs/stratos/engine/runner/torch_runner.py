@@ -149,9 +149,8 @@ class TorchRunner(Runner):
         linear = kernels.linear(config, target, dtype)
         weights = chosen_scheme(config.quantization, model)
         keeps = linear.keeps_codes and config.kernels.kept_codes
-        open_reader = partial(
-            CheckpointReader, files, model, dtype, target, config.quantization, keeps_codes=keeps, memory=linear.memory
-        )
+        of_files = partial(CheckpointReader, files, model, dtype, target, config.quantization)
+        open_reader = partial(of_files, keeps_codes=keeps, take=linear.memory.take)
         reader = open_reader()
         codes = kernels.kv_codes
         kv_dtype = torch.float8_e4m3fn if kernels.has_fp8_kv else dtype if codes is None else torch.uint8
