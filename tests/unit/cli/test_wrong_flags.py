@@ -13,7 +13,7 @@ from stratos.cli.main import app
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (("--decode", "0"), "--decode must be between 1 and 16"),
+        (("--decode", "17"), "--decode must be between 0 and 16"),
         (("--max-decode", "1", "--decode", "2"), "--max-decode"),
         (("--engine", "magic"), "--engine must be one of torch, fake"),
         (("--object-store", "ftp://x"), "--object-store must be"),
