@@ -11,12 +11,10 @@ import pytest
 
 from stratos.common.errors import Draining, Overloaded, PromptRefused, QueueTimeout
 from stratos.core.features import PROTOCOL_VERSION
-from stratos.core.fleet import SleepState
 from stratos.core.kv import BlockLedger
-from stratos.core.placement import Outcome, WorkerRole
+from stratos.core.placement import Outcome
 from stratos.core.requests.convictions import Conviction, ConvictionUpdate
 from stratos.core.requests.limits import BATCH_CLASS
-from stratos.routing.fleet_state import Member
 from stratos_router.metrics import VERSION_LABELS
 from stratos_router.placement_loop import MAX_PLACED
 from tests.support.worlds.fleet_samples import ledger
@@ -122,44 +120,6 @@ async def test_refusals_for_memory_pressure_count_as_no_full_queue() -> None:
     world.fleet.set_members([])
     world.scheduler.show_metrics()
     assert values("stratos_router_memory_pressure", {"model_digest": "m"}) is None
-
-
-async def test_a_request_that_finds_no_worker_waits_for_one_to_be_started() -> None:
-    world = RouterScheduler(queue={"ttl_s": 3, "wake_timeout_s": 20})
-    waiting = await world.call()
-    await world.turn(19.99)
-    assert not waiting.done()
-    await world.turn(0.01)
-    with pytest.raises(QueueTimeout, match=r"within 20\.0 s"):
-        await waiting
-    woken = await world.call(request_id="2")
-    await world.turn(15)
-    world.fleet.set_members([Member("decode-0", "decode-0:1", WorkerRole.DECODE)])
-    world.status("decode-0")
-    await world.turn()
-    assert (await woken).decode is not None
-
-
-async def test_a_request_that_waits_as_its_worker_falls_asleep_waits_on_for_it_to_wake() -> None:
-    world = RouterScheduler("decode-0", queue={"ttl_s": 3, "wake_timeout_s": 20})
-    world.status("decode-0", max_num_seqs=1)
-    running = await world.call(request_id="runs")
-    await world.turn()
-    assert running.done()
-    full = await world.call(request_id="full")
-    world.status("decode-0", num_running=8)
-    await world.turn(2.9)
-    world.status("decode-0", sleep_state=SleepState.FALLING_ASLEEP)
-    early = await world.call(request_id="early")
-    for _ in range(12):
-        world.status("decode-0", sleep_state=SleepState.ASLEEP)
-        await world.turn(1.0)
-    assert not full.done(), "its model is asleep: it has the time of one that was asked for then"
-    [worker] = world.scheduler.fleet().workers
-    assert (worker.is_live, worker.is_resting, worker.out_reason) == (False, True, "asleep")
-    world.status("decode-0")
-    await world.turn()
-    assert (await full).decode.worker_id == (await early).decode.worker_id == "decode-0"
 
 
 async def test_retry_after_is_the_longest_wait_while_nothing_moves_and_then_the_queues_pace() -> None:
