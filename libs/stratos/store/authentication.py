@@ -72,6 +72,7 @@ class KeyCheck:
         if record is None:
             await self._look_for(key_id)
             record = self._known(key_id)
+        version = self._follower.snapshot.version
         key = record.value if record is not None else None
         self._check_secret(text, key if isinstance(key, KeyRecord) else None)
         assert isinstance(key, KeyRecord), "a key without a record has no right secret"
@@ -83,7 +84,8 @@ class KeyCheck:
             tenant, key_id=key_id, role=terms.role, models=terms.models, networks=terms.networks,
             expires_unix_s=terms.expires_unix_s,
         )  # fmt: skip
-        if self._follower.snapshot.version == self._accepted_at:  # nothing has changed while it was looked for
+        # Its tenant may have been waited for, and the key revoked since; another key's check has followed that.
+        if version == self._follower.snapshot.version == self._accepted_at:
             self._accepted[digest] = shown
         return shown
 

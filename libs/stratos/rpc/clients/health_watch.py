@@ -52,6 +52,8 @@ class HealthWatch:
             while (answer := await call.read()) is not grpc.aio.EOF:
                 self._is_serving = answer.status == health_pb2.HealthCheckResponse.SERVING
                 self._heard.set()
+                if not self._is_serving:  # a peer that leaves waits for its open streams; the next look asks again
+                    break
         except grpc.aio.AioRpcError:
             pass  # the peer is away; the next look asks again
         finally:

@@ -80,10 +80,10 @@ class Place(AbstractContextManager["Place"]):
             num_changes: of tenants, keys and blocks so far.
         """
         changes, num_asked = self._looked
-        self._looked = num_changes, len(self.refusals)
         for refusal in self.refusals[num_asked if changes == num_changes else 0 :]:
             if (error := refusal()) is not None:
-                return error
+                return error  # the next one who looks is told the same
+        self._looked = num_changes, len(self.refusals)
         return None
 
 

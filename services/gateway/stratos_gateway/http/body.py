@@ -150,23 +150,40 @@ async def _discard(request: Request, max_bytes: int) -> None:
 
 
 class Departure:
-    """The end of a connection, told to what works for its client; a task that waits for it costs each request more."""
+    """The end of a connection, told to what works for its client; a task that waits for it costs each request more.
 
-    def __init__(self) -> None:
+    Args:
+        resume: reads on from the connection, which is not read further behind much of a body that came at once: the
+            end would not be seen.
+    """
+
+    def __init__(self, resume: Callable[[], None] = lambda: None) -> None:
+        self._resume = resume
         self._is_gone = False
-        self._tell: Callable[[], None] | None = None
+        self._told: list[Callable[[], None]] = []
+        """Several where the work for one request outlasts its answer, and the next one has come."""
 
-    def watch(self, tell: Callable[[], None] | None) -> None:
-        """Call ``tell`` once the client leaves, now if it has; ``None`` calls nothing any more."""
-        self._tell = tell
-        if self._is_gone and tell is not None:
-            tell()
+    def watch(self, tell: Callable[[], None]) -> None:
+        """Call ``tell`` once the client leaves, in the next turn of the event loop if it has."""
+        self._told.append(tell)
+        if self._is_gone:
+            asyncio.get_running_loop().call_soon(self._tell_late, tell)
+        else:
+            self._resume()
+
+    def unwatch(self, tell: Callable[[], None]) -> None:
+        """Call it no more."""
+        self._told.remove(tell)
 
     def note(self) -> None:
         """The client has left."""
         self._is_gone = True
-        if self._tell is not None:
-            self._tell()
+        for tell in list(self._told):
+            tell()
+
+    def _tell_late(self, tell: Callable[[], None]) -> None:
+        if tell in self._told:
+            tell()
 
 
 async def until_disconnect(
@@ -205,7 +222,7 @@ async def until_disconnect(
 
         if departure is not None:
             departure.watch(note)
-            unwatch: Callable[[], object] = partial(departure.watch, None)
+            unwatch: Callable[[], object] = partial(departure.unwatch, note)
         else:
             unwatch = asyncio.create_task(_disconnected(receive, note)).cancel
         try:

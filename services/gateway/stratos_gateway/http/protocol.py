@@ -187,11 +187,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._answered_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._upgraded: Upgraded | None = None
-        self._departure = Departure()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The head's time begins."""
         super().connection_made(transport)
+        self._departure = Departure(self.flow.resume_reading)
         self._extensions: dict[str, Any] = {PARTS: ChunkedParts(transport, self.flow), DEPARTURE: self._departure}
         self._state.num_open.set(len(self.connections))
         if len(self.connections) > self._limits.max_connections:

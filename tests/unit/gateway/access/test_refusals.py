@@ -53,6 +53,16 @@ async def test_a_request_that_was_refused_as_it_was_prepared_ends_as_it_begins(d
         assert told == [door.reason]
 
 
+async def test_what_a_refused_request_tries_next_is_refused_as_well(door: Door) -> None:
+    told: list[StratosError] = []
+    door.reason = InvalidApiKey("revoked")
+    door.admission.recheck()
+    for _ in range(2):
+        with door.admission.ends_by(door.place, told.append, lambda: False):
+            pass
+    assert told == [door.reason] * 2
+
+
 async def test_work_without_an_end_of_its_own_is_cancelled(door: Door) -> None:
     begun, left = asyncio.Event(), asyncio.Event()
 

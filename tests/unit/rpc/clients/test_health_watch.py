@@ -1,8 +1,10 @@
-"""Health of a peer is heard of as it changes, and a peer that is gone is not serving."""
+"""Health of a peer, as the peer tells it."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import grpc.aio
 import pytest
@@ -15,44 +17,43 @@ from tests.support.waiting import eventually
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 
+@dataclass
 class Peer:
-    """A server of gRPC that counts how often it is asked."""
+    """A server, and who watches it."""
 
-    def __init__(self) -> None:
-        self.health, self.server = health.aio.HealthServicer(), grpc.aio.server()
-        health_pb2_grpc.add_HealthServicer_to_server(self.health, self.server)
-        self.port = self.server.add_insecure_port("127.0.0.1:0")
+    server: grpc.aio.Server
+    health: health.aio.HealthServicer
+    watch: HealthWatch
 
 
 @pytest.fixture
 async def peer() -> AsyncIterator[Peer]:
-    made = Peer()
-    await made.server.start()
-    yield made
-    await made.server.stop(0)
-
-
-async def is_false(watch: HealthWatch) -> bool:
-    return not await watch.is_serving(timeout_s=1.0)
-
-
-async def test_a_change_is_heard_without_a_question(peer: Peer) -> None:
-    await peer.health.set("service", SERVING)
-    async with channel(f"127.0.0.1:{peer.port}") as to_peer:
-        watch = HealthWatch(to_peer, "service")
-        assert await watch.is_serving(timeout_s=5.0)
-        await peer.health.set("service", NOT_SERVING)
-        await eventually(lambda: is_false(watch), "it says so")
-        await peer.health.set("service", SERVING)
-        await eventually(lambda: watch.is_serving(timeout_s=1.0), "it serves again")
+    server, servicer = grpc.aio.server(), health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with channel(f"127.0.0.1:{port}") as connection:
+        watch = HealthWatch(connection, "")
+        yield Peer(server, servicer, watch)
         await watch.close()
+    await server.stop(None)
 
 
-async def test_a_peer_that_is_gone_serves_no_more(peer: Peer) -> None:
-    await peer.health.set("service", SERVING)
-    async with channel(f"127.0.0.1:{peer.port}") as to_peer:
-        watch = HealthWatch(to_peer, "service")
-        assert await watch.is_serving(timeout_s=5.0)
-        await peer.server.stop(0)
-        await eventually(lambda: is_false(watch), "it is gone")
-        await watch.close()
+async def is_now(peer: Peer, is_serving: bool) -> bool:
+    return await peer.watch.is_serving(timeout_s=5.0) is is_serving
+
+
+async def test_changes_are_heard(peer: Peer) -> None:
+    for status in (SERVING, NOT_SERVING, SERVING):
+        await peer.health.set("", status)
+        await eventually(lambda is_up=status == SERVING: is_now(peer, is_up), "heard")
+
+
+async def test_a_peer_that_leaves_need_not_wait_for_those_who_watch_it(peer: Peer) -> None:
+    await peer.health.set("", SERVING)
+    assert await peer.watch.is_serving(timeout_s=5.0)
+    await peer.health.set("", NOT_SERVING)
+    began_s = time.monotonic()
+    await peer.server.stop(4.0)
+    assert time.monotonic() - began_s < 2.0
+    assert not await peer.watch.is_serving(timeout_s=5.0)
