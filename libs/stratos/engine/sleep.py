@@ -71,7 +71,7 @@ class EngineSleep:
         return freed + self._sleep_proposer()
 
     def _sleep_proposer(self) -> int:
-        """A proposer that cannot sleep keeps no engine half awake: the runner, which sleeps already, is loaded again."""
+        """Sleep of the drafts' model; where it cannot, the runner, which sleeps already, is loaded again."""
         if self._proposer is None:
             return 0
         try:
