@@ -53,7 +53,7 @@ class EngineSleep:
 
         Raises:
             Busy: something is open; nothing has changed.
-            FeatureUnavailable: the runner cannot.
+            FeatureUnavailable: the runner, or the model of its drafts, cannot; it is awake.
         """
         with self._changing():
             if not self._is_awake:
@@ -62,13 +62,24 @@ class EngineSleep:
                 raise Busy("the engine has work and cannot sleep", after_s=1.0)
             self._is_awake = False
         try:
-            freed = self._runner.sleep() + (self._proposer.sleep() if self._proposer else 0)
+            freed = self._runner.sleep()
         except BaseException:
             self._is_awake = True
             raise
         with self._changing():
             self._kv.blocks.forget(self._kv.blocks.cache.hashes())
-        return freed
+        return freed + self._sleep_proposer()
+
+    def _sleep_proposer(self) -> int:
+        """Sleep of the drafts' model; where it cannot, the runner, which sleeps already, is loaded again."""
+        if self._proposer is None:
+            return 0
+        try:
+            return self._proposer.sleep()
+        except BaseException:
+            self._on_own_thread(self._runner.wake)
+            self._is_awake = True
+            raise
 
     def wake(self) -> None:
         """Take memory and weights again. Awake already: nothing happens.
@@ -78,9 +89,7 @@ class EngineSleep:
         """
         if self._is_awake:
             return
-        # Loading computes with all threads of the steps: the team ends with the thread that has it.
-        with ThreadPoolExecutor(1, "engine-wake") as own:
-            own.submit(self._load).result()
+        self._on_own_thread(self._load)
         with self._changing():
             self._is_awake = True
 
@@ -88,3 +97,8 @@ class EngineSleep:
         self._runner.wake()
         if self._proposer is not None:
             self._proposer.wake()
+
+    def _on_own_thread(self, load: Callable[[], None]) -> None:
+        """Loading computes with all threads of the steps: the team ends with the thread that has it."""
+        with ThreadPoolExecutor(1, "engine-wake") as own:
+            own.submit(load).result()

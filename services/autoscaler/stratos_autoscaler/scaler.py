@@ -125,6 +125,9 @@ class Scaler:
         for pool in self._pools:
             pool.reap(found, now, self._metrics)
         seen: dict[int, PoolObservation] = {}
+        if not self.is_active:
+            for device in self._devices:
+                device.leave()
         if found is not None and self.is_active:
             for device in self._devices:
                 device.look(found.fleet)

@@ -16,6 +16,7 @@ from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.common.clock import Clock
 from stratos.common.errors import StratosError
 from stratos.core.fleet import Fleet, FleetWorker, SleepState
+from stratos.core.placement import Work, WorkerRole
 from stratos.planning.turns import SharerSeen, TurnConfig, TurnPlanner
 from stratos.rpc.clients.channel import translate_errors
 from stratos.rpc.clients.dialer import ANY_WORKER, Dialer
@@ -76,6 +77,12 @@ class SharedDevice:
         """It is another model's turn."""
         return model in self._models and self._planner.resident not in ("", model)
 
+    def leave(self) -> None:
+        """Another autoscaler acts: what is under way is its own to finish, and turns are its own to give."""
+        if self._change is not None:
+            self._change.cancel()
+        self._planner = TurnPlanner(self._config)
+
     def look(self, fleet: Fleet) -> None:
         """Begin what is to be done, unless something is under way."""
         if self._change is not None and not self._change.done():
@@ -103,6 +110,7 @@ class SharedDevice:
         began, is_new = self._clock.now(), model != self._planner.resident
         drain_s = self._config.drain_s
         is_done = await _all(self._calls.sleep(worker.ref.address, drain_s) for worker in others)
+        slept_s = self._clock.now() - began
         if is_done:
             is_done = await _all(self._calls.wake(worker.ref.address) for worker in own if _sleeps(worker))
         if not is_new:
@@ -111,7 +119,8 @@ class SharedDevice:
         self._metrics.turned("done" if is_done else "failed", took_s)
         if is_done:
             _log.info("a shared device went to model %s in %.1f s", model[:12], took_s)
-            self._planner.changed(model, self._clock.now(), took_s)
+            woken_s = took_s - slept_s  # of the rest most may be streams, which compute until they end
+            self._planner.changed(model, self._clock.now(), woken_s + min(slept_s, woken_s))
 
 
 async def _all(calls: Iterable[Awaitable[None]]) -> bool:
@@ -135,9 +144,11 @@ def _sleeps(worker: FleetWorker) -> bool:
 
 
 def _seen(fleet: Fleet, model: str, workers: Sequence[FleetWorker]) -> SharerSeen:
-    queues = [queue for queue in fleet.queues if queue.model_digest == model]
+    """Requests that none of its workers could take, because they are lost or not there yet, are worth no turn."""
+    able = {worker.ref.role for worker in workers if worker.is_live or worker.is_resting}
+    queues = [queue for queue in fleet.queues if queue.model_digest == model and _role_of(queue.work) in able]
     num_waiting = sum(queue.num_requests for queue in queues)
-    num_open = sum(load.num_open for load in fleet.gateways if load.model_digest == model)
+    num_open = sum(load.num_open for load in fleet.gateways if load.model_digest == model) if able else 0
     num_seqs = sum(worker.status.num_seqs for worker in workers if worker.status is not None)
     return SharerSeen(
         model=model,
@@ -146,3 +157,7 @@ def _seen(fleet: Fleet, model: str, workers: Sequence[FleetWorker]) -> SharerSee
         oldest_s=max((queue.oldest_s for queue in queues), default=0.0),
         is_busy=bool(num_waiting or num_open or num_seqs),
     )
+
+
+def _role_of(work: Work) -> WorkerRole:
+    return WorkerRole.PREFILL if work is Work.EMBEDDING else WorkerRole.DECODE

@@ -9,8 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from stratos.api.worker.v1 import cache_pb2, cache_pb2_grpc, decode_pb2, worker_pb2, worker_pb2_grpc
-from stratos.common.errors import BadRequest, Busy, StratosError
+from stratos.api.worker.v1 import (
+    cache_pb2,
+    cache_pb2_grpc,
+    decode_pb2,
+    embed_pb2,
+    embed_pb2_grpc,
+    worker_pb2,
+    worker_pb2_grpc,
+)
+from stratos.common.errors import BadRequest, Busy, Draining, StratosError
 from stratos.core.fleet import SleepState, WorkerStatus
 from stratos.core.placement import WorkerRole
 from stratos.engine.fake.runner import fake_generate
@@ -20,6 +28,7 @@ from stratos.rpc.clients.channel import channel, translate_errors
 from stratos.rpc.codec.fleet import WORKER_STATUS
 from tests.support.paths import MODELS
 from tests.support.waiting import eventually
+from tests.support.worlds.terms import pop_terms_pb
 from tests.support.worlds.worker_world import DECODE_WEIGHT, PREFILL_WEIGHT, Worker, World, open_world
 
 PROMPT = [(7 * i) % 4096 for i in range(100)]
@@ -103,6 +112,34 @@ async def test_running_streams_get_their_time_and_then_go_back_to_their_gateway(
     whole = long.tokens[0] + (await again.over()).tokens[0][emitted:]
     length = emitted + 5
     assert whole == fake_generate(PROMPT, length, prefill_weight=0, decode_weight=DECODE_WEIGHT, num_prefilled=0)
+    await worker.wait_baseline()
+
+
+async def test_the_last_step_of_a_stream_that_was_given_back_may_take_long(world: World) -> None:
+    worker = await world.start(WorkerRole.DECODE, fake={"step_s": 0.15})
+    gateway = await world.gateway(worker)
+    stream = await gateway.submit(PROMPT, max_tokens=50)
+    await stream.wait_tokens(1)
+    assert await sleep(worker) > 0
+    assert (await stream.over()).error.code == "draining"
+    await wake(worker)
+    await worker.wait_baseline()
+
+
+async def test_embedding_calls_that_take_longer_go_back_like_streams(world: World) -> None:
+    worker = await world.start(WorkerRole.PREFILL, fake={"step_s": 0.5}, orphan_ttl_s=0.1)
+    request = embed_pb2.EmbedRequest(
+        request_id="r", pooling=embed_pb2.POOLING_LAST, model_digest="fake", terms=pop_terms_pb({})
+    )
+    request.inputs.extend(embed_pb2.EmbedInput(token_ids=PROMPT) for _ in range(120))
+    async with channel(worker.process.address) as peer, translate_errors(peer="the worker"):
+        call = embed_pb2_grpc.EmbedServiceStub(peer).Embed(request)
+        await eventually(lambda: worker.process.status().engine.num_running)
+        assert await sleep(worker) > 0
+        with pytest.raises(Draining):
+            async with translate_errors(peer="the worker"):
+                await call
+    await wake(worker)
     await worker.wait_baseline()
 
 

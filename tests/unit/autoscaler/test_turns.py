@@ -34,6 +34,8 @@ class World:
     lost: set[str] = field(default_factory=set)
     faults: dict[str, Exception] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Duration of a call by worker."""
 
     def __post_init__(self) -> None:
         self.states = dict.fromkeys(("a-prefill", "a-decode"), AWAKE) | dict.fromkeys(("b-prefill", "b-decode"), ASLEEP)
@@ -51,6 +53,7 @@ class World:
     async def _call(self, what: str, address: str, state: SleepState) -> None:
         self.calls.append(f"{what} {address}")
         await asyncio.sleep(0)
+        self.clock.advance(self.seconds.get(f"{what} {address}", 0.0))
         if address in self.faults:
             raise self.faults[address]
         if state is AWAKE:
@@ -133,6 +136,37 @@ async def test_a_worker_that_does_not_answer_keeps_the_device_until_it_is_gone()
     assert not [call for call in await world.look(20.0) if call.startswith("wake")]
     del world.states["a-decode"]
     assert [call for call in await world.look(1.0) if call.startswith("wake")]
+
+
+async def test_a_model_whose_workers_are_lost_gets_no_turn() -> None:
+    world = World()
+    await world.look()
+    world.lost, world.waiting = {"b-decode"}, {"b": 1.0}
+    assert await world.look(20.0) == [], "its prefill worker alone can answer nothing"
+    for name in ("b-decode", "b-prefill"):
+        del world.states[name]
+    assert await world.look(20.0) == []
+    world.states["b-decode"], world.lost = ASLEEP, set()
+    assert "wake b-decode" in await world.look(1.0)
+
+
+async def test_streams_that_end_before_a_change_make_no_turn_longer() -> None:
+    world = World()
+    await world.look()
+    world.waiting, world.seconds = {"b": 1.0}, {"sleep a-decode": 5.0, "wake b-decode": 1.0}
+    await world.look(20.0)
+    world.waiting = {"a": 1.0}
+    assert await world.look(5.0) == [], "a second of loading, and at most as much of giving back, are a quarter"
+    assert "wake a-decode" in await world.look(2.0)
+
+
+async def test_one_that_acts_again_takes_the_device_from_no_model_that_got_its_turn_since() -> None:
+    world = World()
+    await world.look()
+    world.device.leave()
+    world.states = dict.fromkeys(("a-prefill", "a-decode"), ASLEEP) | dict.fromkeys(("b-prefill", "b-decode"), AWAKE)
+    assert await world.look(60.0) == []
+    assert world.device.rests("a")
 
 
 @pytest.mark.parametrize("devices", [[["a"]], [["a", "a"]], [["a", "b"], ["b", "c"]], [["a", ""]]])

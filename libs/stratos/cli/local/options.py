@@ -316,6 +316,8 @@ def check_shared(models: Sequence[UpOptions]) -> None:
         problem = f"no {MODEL_FLAG} is called {unknown[0]!r}"
     elif twice := [name for name, count in Counter(names).items() if count > 1]:
         problem = f"names {twice[0]!r} twice"
+    elif len({model.model_path.resolve() for model in models if model.is_shared}) < len(names):
+        problem = "names one folder twice: these are one model, which needs no turns"
     elif first.is_shared and not first.decode:
         problem = f"workers of {first.model_name!r} sleep, so they are there from the start: raise --decode"
     elif first.is_shared and first.max_decode > first.decode:

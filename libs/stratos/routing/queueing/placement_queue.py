@@ -123,12 +123,13 @@ class PlacementQueue:
     def __len__(self) -> int:
         return sum(len(model) for model in self._models.values())
 
-    def push(self, request: PlacementRequest, now: float) -> tuple[Ticket, list[Ticket]]:
+    def push(self, request: PlacementRequest, now: float, *, is_woken_for: bool = False) -> tuple[Ticket, list[Ticket]]:
         """Queue a request.
 
         Args:
             request: what waits.
             now: monotonic seconds.
+            is_woken_for: no worker of its model may be chosen; one is started or woken because of it.
 
         Returns:
             Its ticket, and the tickets that had to leave for it.
@@ -137,6 +138,8 @@ class PlacementQueue:
             Overloaded: the queue is full, and its tenant holds its share or more of it.
         """
         ticket = self._ticket(request, now)
+        if is_woken_for:  # it may wait so long even where the worker comes early and is full at once
+            ticket.expires = max(ticket.expires, ticket.wakes_by)
         model = self._model(_queue_key(request))
         displaced = self._make_room(model.class_of(request), ticket, now)
         model.class_of(request).add(ticket)

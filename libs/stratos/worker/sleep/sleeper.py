@@ -22,6 +22,8 @@ from stratos.common.errors import Busy, StratosError, WorkerLost
 from stratos.core.fleet import SleepState
 
 RETRY_S = 0.02
+LEAVE_S = 10.0
+"""Longest wait for steps that compute what was given back."""
 _log = logging.getLogger(__name__)
 
 
@@ -162,12 +164,15 @@ class Sleeper:
         settling.result()
 
     async def _sleep_engine(self) -> int:
-        """The last request may still be leaving the engine."""
-        try:
-            return await self._engine.sleep()
-        except Busy:
+        """The last requests leave the engine between two of its steps, which may take long."""
+        until_s = self._clock.now() + LEAVE_S
+        while True:
+            try:
+                return await self._engine.sleep()
+            except Busy:
+                if self._clock.now() >= until_s:
+                    raise
             await asyncio.sleep(RETRY_S)
-            return await self._engine.sleep()
 
     async def _wake(self) -> None:
         began_s = self._clock.now()

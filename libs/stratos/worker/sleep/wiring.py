@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from stratos.common.clock import Clock
-from stratos.common.errors import Busy
+from stratos.common.errors import Busy, Draining
 from stratos.core.fleet import SleepState
 from stratos.worker.drain_gate import DrainGate
 from stratos.worker.health.prober import Prober
@@ -34,7 +34,7 @@ def make_sleeper(
         looks: as of ``Sleeper``.
         prober: of the worker, where it has one.
         feed: tells routers.
-        leave_s: in which all that was given back has left.
+        leave_s: in which all that was given back has left; embedding calls get so long to end by themselves.
     """
     metrics = opened.context.metrics
     for state in SleepState:
@@ -49,16 +49,14 @@ def make_sleeper(
         feed.notify()
 
     async def settle(timeout_s: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await _until_idle(opened, gate)
-                return
+        if await _is_idle_within(timeout_s, opened, gate):
+            return
         opened.table.hand_back()
-        try:
-            async with asyncio.timeout(leave_s):
-                await _until_idle(opened, gate)
-        except TimeoutError:
-            raise Busy("work of this worker does not end", after_s=1.0) from None
+        if await _is_idle_within(leave_s, opened, gate):
+            return
+        opened.embedder.fail_all(Draining("this worker falls asleep; ask the router for a new placement"))
+        if not await _is_idle_within(leave_s, opened, gate):
+            raise Busy("work of this worker does not end", after_s=1.0)
 
     async def verify() -> None:
         if (found := prober()) is not None:
@@ -73,6 +71,11 @@ def make_sleeper(
     return sleeper
 
 
-async def _until_idle(opened: OpenWorker, gate: DrainGate) -> None:
-    await opened.table.wait_empty()
-    await gate.wait_sources_done()
+async def _is_idle_within(timeout_s: float, opened: OpenWorker, gate: DrainGate) -> bool:
+    """Whether no stream, hand-off or embedding call is left by then."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await opened.table.wait_empty()
+            await gate.wait_sources_done()
+            return True
+    return False

@@ -178,3 +178,9 @@ def test_the_first_model_may_begin_without_a_worker_and_further_ones_may_not() -
             ["/models/base", "/models/draft"], None, partial(UpOptions, share_device="base,draft"), ["base=1+0"]
         )
     assert refusal.value.param == "--share-device"
+
+
+def test_one_folder_of_two_names_takes_no_turns() -> None:
+    models = ["one=/models/base", "two=/models/x/../base"]
+    with pytest.raises(BadRequest, match="names one folder twice"):
+        options_for(models, None, partial(UpOptions, share_device="one,two"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from stratos.common.clock import SystemClock
 from stratos.common.errors import FeatureUnavailable, InvalidCheckpoint
 from stratos.core.files.adapter_files import read_adapter_files
+from stratos.core.requests.records import RequestKey
 from stratos.engine.core import EngineCore
 from stratos.engine.memory.weight_memory import WeightMemory, give_back, kept_copy
 from stratos.engine.runner.torch_runner import TorchRunner
@@ -111,6 +113,31 @@ def test_an_engine_with_drafts_goes_on_with_the_same_tokens(folders: tuple[Path,
     core.wake()
     assert run(core) == before
     core.verify()
+
+
+@needs_kernels
+def test_drafts_that_cannot_sleep_leave_the_engine_as_it_was(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = scheduler_config(speculation=SpeculationConfig(method="ngram"))
+    runner = load_runner(folders[0], kv_pool_bytes=1 << 22)
+    proposer = make_proposer(config, runner, None)
+    assert proposer is not None
+
+    def refuse() -> int:
+        raise FeatureUnavailable("host memory is short")
+
+    monkeypatch.setattr(proposer, "sleep", refuse)
+    core, before = EngineCore(runner, config, SystemClock(), proposer), runner.probe()
+    prompt = mixed_requests(PARAMS, 1)[0]
+    core.add(prompt)
+    while core.has_work:
+        core.step()
+    with pytest.raises(FeatureUnavailable):
+        core.sleep()
+    assert runner.probe() == before
+    assert not core.inspect().cached_blocks, "pages hold zeros"
+    core.add(dataclasses.replace(prompt, key=RequestKey("again", 0)))
 
 
 @needs_kernels

@@ -16,6 +16,7 @@ from stratos.common.errors import (
     WaitTooLong,
 )
 from stratos.common.shed_reason import ShedReason
+from stratos.core.fleet import SleepState
 from stratos.core.placement import Outcome, Placement, WorkerRole
 from stratos.core.requests.convictions import Conviction, ConvictionUpdate
 from stratos.core.requests.limits import BATCH_CLASS
@@ -152,6 +153,18 @@ def test_a_request_with_nothing_before_it_says_so_when_its_time_is_over() -> Non
     error = world.turn(11.0)[alone]
     assert isinstance(error, QueueTimeout)
     assert error.queue_samples == (10000, 0)
+
+
+def test_a_request_that_came_while_its_model_slept_keeps_its_time_when_the_worker_that_wakes_is_full() -> None:
+    world = World(ttl_s=10.0, wake_timeout_s=60.0)
+    asleep = make_status("decode-0", max_num_seqs=NUM_SLOTS, sleep_state=SleepState.ASLEEP)
+    world.dispatcher.on_status("decode-0", asleep, 0.5)
+    tickets = [world.push(str(number)) for number in range(NUM_SLOTS + 1)]
+    assert world.turn() == {}
+    world.dispatcher.on_status("decode-0", make_status("decode-0", max_num_seqs=NUM_SLOTS), 9.0)
+    assert list(world.turn(9.0)) == tickets[:NUM_SLOTS]
+    assert world.turn(11.5) == {}
+    assert isinstance(world.turn(61.5)[tickets[-1]], QueueTimeout)
 
 
 def test_a_caller_that_left_is_passed_over_and_takes_ticket_and_booking_along() -> None:
