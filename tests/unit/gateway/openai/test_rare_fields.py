@@ -29,8 +29,8 @@ class Seen(Fields):
 @pytest.mark.parametrize(
     ("read", "names"),
     [
-        (lambda fields: requests._take_shared(fields, True), requests._RARELY_SHARED),
-        (lambda fields: requests._take_rare(fields, 0), requests._RARE),
+        (lambda fields: requests.take_shared(fields, True), requests.RARELY_SHARED),
+        (lambda fields: requests.take_rare(fields, 0), requests.RARE),
     ],
     ids=["shared", "rare"],
 )
