@@ -91,7 +91,7 @@ class SharedDevice:
         seen = [_seen(fleet, model, workers) for model, workers in members.items()]
         model = self._planner.decide(seen, self._clock.now())
         others = [w for other, workers in members.items() if other != model for w in workers if not _sleeps(w)]
-        own = [worker for worker in members.get(model, ()) if _sleeps(worker)]
+        own = [worker for worker in members.get(model, ()) if _can_wake(worker)]
         if model and (others or own or model != self._planner.resident):
             self._change = asyncio.create_task(self._give_to(model, others, members[model]), name="device turn")
 
@@ -112,7 +112,7 @@ class SharedDevice:
         is_done = await _all(self._calls.sleep(worker.ref.address, drain_s) for worker in others)
         slept_s = self._clock.now() - began
         if is_done:
-            is_done = await _all(self._calls.wake(worker.ref.address) for worker in own if _sleeps(worker))
+            is_done = await _all(self._calls.wake(worker.ref.address) for worker in own if _can_wake(worker))
         if not is_new:
             return
         took_s = self._clock.now() - began
@@ -141,6 +141,11 @@ def _workers_of(fleet: Fleet, model: str) -> list[FleetWorker]:
 
 def _sleeps(worker: FleetWorker) -> bool:
     return worker.status is not None and worker.status.sleep_state is SleepState.ASLEEP
+
+
+def _can_wake(worker: FleetWorker) -> bool:
+    """It sleeps; a lost one, which may have slept, holds no turn up."""
+    return _sleeps(worker) and worker.is_resting
 
 
 def _seen(fleet: Fleet, model: str, workers: Sequence[FleetWorker]) -> SharerSeen:

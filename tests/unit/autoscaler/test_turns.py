@@ -150,6 +150,16 @@ async def test_a_model_whose_workers_are_lost_gets_no_turn() -> None:
     assert "wake b-decode" in await world.look(1.0)
 
 
+async def test_a_lost_worker_beside_one_that_wakes_holds_no_turn_up() -> None:
+    world = World()
+    await world.look()
+    world.lost, world.waiting, world.faults = {"b-prefill"}, {"b": 1.0}, {"b-prefill": WorkerLost("it is gone")}
+    await world.look(20.0)
+    world.waiting = {}
+    assert await world.look(1.0) == [], "it is the turn of b, whose streams run"
+    assert (world.turns("done"), world.turns("failed")) == (1, 0)
+
+
 async def test_streams_that_end_before_a_change_make_no_turn_longer() -> None:
     world = World()
     await world.look()
