@@ -230,19 +230,19 @@ def shared_options(
 ) -> GenerationOptions:
     """Read what chats and completions share, and the end of the body; raises like ``take_options``."""
     stream = fields.flag("stream")
-    shared = take_shared(fields, stream) if fields.has_any(RARELY_SHARED) else _NOTHING_SHARED
+    shared = _take_shared(fields, stream) if fields.has_any(_RARELY_SHARED) else _NOTHING_SHARED
     return take_options(fields, vocab_size, stream=stream, max_tokens=max_tokens, num_logprobs=num_logprobs, **shared)
 
 
-RARELY_SHARED = frozenset({
+_RARELY_SHARED = frozenset({
     "prompt_logprobs", "n", "return_token_ids", "return_tokens_as_token_ids", "stream_options", "response_format",
     "structured_outputs", "truncate_prompt_tokens", "truncation_side", "skip_special_tokens",
     "spaces_between_special_tokens", "priority",
 })  # fmt: skip
-"""Fields of ``take_shared``."""
+"""Fields of ``_take_shared``."""
 
 
-def take_shared(fields: Fields, stream: bool) -> dict[str, Any]:
+def _take_shared(fields: Fields, stream: bool) -> dict[str, Any]:
     """Arguments of ``take_options`` that most bodies leave at their defaults."""
     num_prompt_logprobs = fields.number("prompt_logprobs", "num_prompt_logprobs")
     if stream and num_prompt_logprobs is not None:
@@ -266,7 +266,7 @@ def take_shared(fields: Fields, stream: bool) -> dict[str, Any]:
     }
 
 
-_NOTHING_SHARED = take_shared(Fields({}), stream=False)
+_NOTHING_SHARED = _take_shared(Fields({}), stream=False)
 
 
 def take_options(
@@ -293,7 +293,7 @@ def take_options(
     Raises:
         BadRequest: says which parameter is wrong, and how.
     """
-    rare = take_rare(fields, vocab_size) if fields.has_any(RARE) else _NOTHING_RARE
+    rare = _take_rare(fields, vocab_size) if fields.has_any(_RARE) else _NOTHING_RARE
     sampling = {**rare.sampling, **fields.numbers(SAMPLING_ROWS), "ignore_eos": fields.flag("ignore_eos")}
     if max_tokens is not None and sampling.get("min_tokens", 0) > max_tokens:
         raise BadRequest("min_tokens must not be above max_tokens", param="min_tokens")
@@ -320,16 +320,15 @@ class _Rare(NamedTuple):
     options: dict[str, Any]
 
 
-RARE = frozenset({
+_RARE = frozenset({
     "logit_bias", "stop_token_ids", "allowed_token_ids", "speculation", "stop", "include_stop_str_in_output",
     "bad_words", "bad_token_ids", "metadata", "continuation_token", "service_tier", "skip_special_tokens",
     *HARMLESS_FIELDS,
 })  # fmt: skip
-"""Fields of ``take_rare``."""
+"""Fields of ``_take_rare``."""
 
 
-def take_rare(fields: Fields, vocab_size: int) -> _Rare:
-    """Read what most bodies leave out; raises like ``take_options``."""
+def _take_rare(fields: Fields, vocab_size: int) -> _Rare:
     sampling = {
         "logit_bias": check_logit_bias(fields.take("logit_bias"), vocab_size),
         "stop_token_ids": check_stop_token_ids(fields.take("stop_token_ids"), vocab_size),
@@ -354,7 +353,7 @@ def take_rare(fields: Fields, vocab_size: int) -> _Rare:
     return _Rare(sampling, options)
 
 
-_NOTHING_RARE = take_rare(Fields({}), 0)
+_NOTHING_RARE = _take_rare(Fields({}), 0)
 
 
 def _refuse_chat_features(fields: Fields) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -68,3 +69,25 @@ async def test_a_step_that_refuses_is_not_left() -> None:
     with pytest.raises(ValueError, match="no"):
         await entered.leave(raised.value)
     assert told == ["outer"]
+
+
+async def test_a_request_that_is_cancelled_as_it_leaves_a_step_still_leaves_the_others() -> None:
+    told, entered, begun = list[str](), Entered(), asyncio.Event()
+
+    @asynccontextmanager
+    async def slow() -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            begun.set()
+            await asyncio.Event().wait()
+
+    await entered.enter(AtEnd(lambda: told.append("last")))
+    await entered.enter(AtEnd(lambda: failing(told, "bug")))
+    await entered.enter(slow())
+    leaving = asyncio.create_task(entered.leave(None))
+    await begun.wait()
+    leaving.cancel()
+    with pytest.raises(ZeroDivisionError):
+        await leaving
+    assert told == ["bug", "last"]

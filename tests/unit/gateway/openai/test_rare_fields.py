@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-from stratos_gateway.openai import requests
 from stratos_gateway.openai.fields import Fields
+from stratos_gateway.openai.requests import shared_options
 
 
 class Seen(Fields):
-    """An empty body that notes what is read of it."""
+    """A body that names nothing but its model, and notes what is read of it."""
 
-    def __init__(self) -> None:
-        super().__init__({})
-        self.names = set[str]()
+    def __init__(self, *, claims_all: bool) -> None:
+        super().__init__({"model": "base"})
+        self.claims_all = claims_all
+        self.looked_for, self.read = set[str](), set[str]()
+
+    def has_any(self, names: frozenset[str]) -> bool:
+        self.looked_for |= names
+        return self.claims_all
 
     def take(self, name: str) -> Any:
-        self.names.add(name)
+        self.read.add(name)
         return super().take(name)
 
     def ignore(self, *names: str) -> None:
-        self.names.update(names)
+        self.read.update(names)
 
 
-@pytest.mark.parametrize(
-    ("read", "names"),
-    [
-        (lambda fields: requests.take_shared(fields, True), requests.RARELY_SHARED),
-        (lambda fields: requests.take_rare(fields, 0), requests.RARE),
-    ],
-    ids=["shared", "rare"],
-)
-def test_each_of_them_is_looked_for(read: Callable[[Fields], object], names: frozenset[str]) -> None:
-    fields = Seen()
-    read(fields)
-    assert fields.names == names
+def test_each_field_that_is_not_always_read_is_looked_for_and_no_other() -> None:
+    plain, full = Seen(claims_all=False), Seen(claims_all=True)
+    made = [shared_options(fields, 10, max_tokens=None, num_logprobs=None) for fields in (plain, full)]
+    assert full.read - plain.read == full.looked_for
+    assert made[0] == made[1]
