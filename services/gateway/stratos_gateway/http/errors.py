@@ -77,6 +77,7 @@ INTERNAL_PARAMS = frozenset(
         "request_id",
         "role",
         "seq",
+        "sleep_state",
         "timeout_ms",
         "token_ids",
         "ttl_ms",
