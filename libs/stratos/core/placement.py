@@ -29,6 +29,11 @@ class Work(enum.StrEnum):
     GENERATION = "generation"
     EMBEDDING = "embedding"
 
+    @property
+    def role(self) -> WorkerRole:
+        """Role of the workers that run it, whose room it waits for at a router."""
+        return WorkerRole.PREFILL if self is Work.EMBEDDING else WorkerRole.DECODE
+
 
 class Outcome(enum.StrEnum):
     """How an attempt ended."""

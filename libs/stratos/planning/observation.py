@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from stratos.core.fleet import Fleet, FleetWorker
 from stratos.core.gateway_load import num_batch_lines_due, ttft_percentile
-from stratos.core.placement import Work, WorkerRole
 from stratos.planning.settings import PoolKey
 
 MAX_AGE_S = 10.0
@@ -87,10 +86,6 @@ class PoolObservation:
         return tuple(worker for worker in self.staying if worker.is_owned)
 
 
-WAITS_FOR = {Work.GENERATION: WorkerRole.DECODE, Work.EMBEDDING: WorkerRole.PREFILL}
-"""Whose room a request at the router waits for. A generation's prompt joins a prefill worker's own queue later."""
-
-
 def observe(
     fleet: Fleet,
     pool: PoolKey,
@@ -116,7 +111,7 @@ def observe(
     started = models or {}
     members = [worker for worker in fleet.workers if worker.ref.role is pool.role and _is_in(worker, pool, started)]
     gateways = [load for load in fleet.gateways if pool.holds_model(load.model_digest)]
-    queues = [q for q in fleet.queues if WAITS_FOR[q.work] is pool.role and pool.holds_model(q.model_digest)]
+    queues = [q for q in fleet.queues if q.work.role is pool.role and pool.holds_model(q.model_digest)]
     return PoolObservation(
         workers=tuple(
             replace(_load(worker), is_owned=owned is None or worker.ref.worker_id in owned) for worker in members

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import takewhile
 
-from stratos.core.placement import PlacementRequest, Work, WorkerRole
+from stratos.core.placement import PlacementRequest, WorkerRole
 from stratos.routing.worker_view import WorkerView
 
 Pool = Collection[WorkerView]
@@ -78,11 +78,11 @@ class FleetViews:
 
     def pool_of(self, request: PlacementRequest) -> Pool:
         """Workers that could run a request."""
-        return self.pool(running_role(request.work), request.model_digest)
+        return self.pool(request.work.role, request.model_digest)
 
     def could_run(self, incarnation: str, request: PlacementRequest) -> bool:
         """The process is in the pool of a request."""
-        return incarnation in self.by_incarnation(running_role(request.work), request.model_digest)
+        return incarnation in self.by_incarnation(request.work.role, request.model_digest)
 
     def models(self, role: WorkerRole) -> list[str]:
         """Digests of the models that workers of one role serve."""
@@ -91,11 +91,6 @@ class FleetViews:
     def num_of_role(self, role: WorkerRole) -> int:
         """Workers of one role, of all models."""
         return sum(len(pool) for (of_role, _), pool in self._pools.items() if of_role is role)
-
-
-def running_role(work: Work) -> WorkerRole:
-    """Workers of which role run such work."""
-    return WorkerRole.PREFILL if work is Work.EMBEDDING else WorkerRole.DECODE
 
 
 def _pool_key(view: WorkerView) -> tuple[WorkerRole, str]:

@@ -20,7 +20,7 @@ from stratos.routing.filters import (
     first_rejection,
     speaks_protocol,
 )
-from stratos.routing.fleet_views import FleetViews, Pool, running_role
+from stratos.routing.fleet_views import FleetViews, Pool
 from stratos.routing.plan_pools import preferred, preferred_sources
 from stratos.routing.policy.policies import Policies
 from stratos.routing.worker_view import WorkerView
@@ -108,7 +108,7 @@ def choose(
         pool: of the workers that could run it those that are looked at; all of them if absent.
     """
     request, context = ask.request, policies.context(ask.request)
-    role = running_role(request.work)
+    role = request.work.role
     whole = views.pool_of(request)
     pool = whole if pool is None else pool
     rejected: list[tuple[WorkerView, Rejection]] = []

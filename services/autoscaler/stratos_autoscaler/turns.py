@@ -16,7 +16,6 @@ from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.common.clock import Clock
 from stratos.common.errors import StratosError
 from stratos.core.fleet import Fleet, FleetWorker, SleepState
-from stratos.core.placement import Work, WorkerRole
 from stratos.planning.turns import SharerSeen, TurnConfig, TurnPlanner
 from stratos.rpc.clients.channel import translate_errors
 from stratos.rpc.clients.dialer import ANY_WORKER, Dialer
@@ -151,7 +150,7 @@ def _can_wake(worker: FleetWorker) -> bool:
 def _seen(fleet: Fleet, model: str, workers: Sequence[FleetWorker]) -> SharerSeen:
     """Requests that none of its workers could take, because they are lost or not there yet, are worth no turn."""
     able = {worker.ref.role for worker in workers if worker.is_live or worker.is_resting}
-    queues = [queue for queue in fleet.queues if queue.model_digest == model and _role_of(queue.work) in able]
+    queues = [queue for queue in fleet.queues if queue.model_digest == model and queue.work.role in able]
     num_waiting = sum(queue.num_requests for queue in queues)
     num_open = sum(load.num_open for load in fleet.gateways if load.model_digest == model) if able else 0
     num_seqs = sum(worker.status.num_seqs for worker in workers if worker.status is not None)
@@ -162,7 +161,3 @@ def _seen(fleet: Fleet, model: str, workers: Sequence[FleetWorker]) -> SharerSee
         oldest_s=max((queue.oldest_s for queue in queues), default=0.0),
         is_busy=bool(num_waiting or num_open or num_seqs),
     )
-
-
-def _role_of(work: Work) -> WorkerRole:
-    return WorkerRole.PREFILL if work is Work.EMBEDDING else WorkerRole.DECODE

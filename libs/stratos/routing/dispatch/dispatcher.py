@@ -31,7 +31,6 @@ from stratos.routing.dispatch.memory_pressure import MemoryPressure, pressures
 from stratos.routing.dispatch.placer import Placer
 from stratos.routing.filters import Rejection
 from stratos.routing.fleet_state import FleetState
-from stratos.routing.fleet_views import running_role
 from stratos.routing.picker import EndpointChoice
 from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.settings import RoutingPoliciesConfig
@@ -131,7 +130,7 @@ class Dispatcher:
                 yield self._refused(ticket, error, now)
 
     def _is_woken_for(self, request: PlacementRequest) -> bool:
-        return not self.fleet.has_worker(running_role(request.work), request.model_digest)
+        return not self.fleet.has_worker(request.work.role, request.model_digest)
 
     def withdraw(self, ticket: Ticket, placement: Placement | None, now: float) -> None:
         """A caller left: its ticket goes, or the placement that it has not seen, at no cost to its tenant."""

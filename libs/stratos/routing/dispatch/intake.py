@@ -18,7 +18,6 @@ from stratos.core.placement import PlacementRequest, Work
 from stratos.routing.admission import Ask
 from stratos.routing.dispatch.memory_pressure import MemoryPressure
 from stratos.routing.fleet_state import FleetState
-from stratos.routing.fleet_views import running_role
 from stratos.routing.picker import missing_features, never_fits
 from stratos.routing.queueing.overflow import full_queue, longest_wait_s, may_leave
 from stratos.routing.queueing.placement_queue import PlacementQueue
@@ -74,7 +73,7 @@ class Intake:
 
     def _push(self, request: PlacementRequest, now: float) -> tuple[Ticket, list[Ticket]]:
         try:
-            is_asleep = not self._fleet.has_worker(running_role(request.work), request.model_digest)
+            is_asleep = not self._fleet.has_worker(request.work.role, request.model_digest)
             return self._queue.push(request, now, is_woken_for=is_asleep)
         except Overloaded as error:
             raise full_queue(request, error) from None

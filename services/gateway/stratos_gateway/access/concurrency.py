@@ -35,6 +35,11 @@ def _leave_nothing() -> None:
     """It is in no list."""
 
 
+def _not_begun() -> bool:
+    """Its client has heard nothing."""
+    return False
+
+
 @dataclass(slots=True)
 class Place(AbstractContextManager["Place"]):
     """Place of one open request, given back where the block ends."""
@@ -42,7 +47,7 @@ class Place(AbstractContextManager["Place"]):
     priority_class: int
     leave: Callable[[], None] = _leave_nothing
     end: End | None = None
-    has_begun: Callable[[], bool] = lambda: False
+    has_begun: Callable[[], bool] = _not_begun
     is_displaced: bool = False
     refusals: list[Refusal] = field(default_factory=list)
     _looked: tuple[int, int] = (-1, 0)
@@ -85,11 +90,6 @@ class Place(AbstractContextManager["Place"]):
                 return error  # the next one who looks is told the same
         self._looked = num_changes, len(self.refusals)
         return None
-
-
-def _not_begun() -> bool:
-    """Its client has heard nothing."""
-    return False
 
 
 class _EndsBy(AbstractContextManager[None]):
