@@ -62,7 +62,7 @@ from stratos.store.sealed.stream_store import StreamBounds, StreamStore
 from stratos.store.tenancy.sub_keys import SubKeys
 from stratos.store.urls import open_store
 from stratos_gateway.access.data_keys import MissingDataKeys
-from stratos_gateway.access.departed_tenants import DepartedTenants, living_tenants, plan_of, tenant_names
+from stratos_gateway.access.departed_tenants import DepartedTenants, living_tenants, plan_of
 from stratos_gateway.access.moved_aliases import MovedAliases
 from stratos_gateway.access.peer_copies import PeerCopies
 from stratos_gateway.access.snapshot_metrics import SnapshotMetrics
@@ -258,7 +258,7 @@ async def open_backends(
             store=ledger,
             plan_of=partial(plan_of, follower, departed),
             windows=WindowStore(redis, settings.records, store_id),
-            names=partial(tenant_names, follower),
+            name_of=departed.name_of,
             receipts=receipts,
             readings=readings,
         ),

@@ -199,7 +199,7 @@ async def test_a_window_is_counted_once_by_a_gateway_that_lives(pair: Pair) -> N
         for _ in range(3):
             registry = CollectorRegistry()
             windows = PromiseWindows(
-                WindowStore(redis, CONFIG), GatewayMetrics(registry), lambda: {"one": "acme"}, lambda: now_s
+                WindowStore(redis, CONFIG), GatewayMetrics(registry), {"one": "acme"}.get, lambda: now_s
             )
             for entry in entries:
                 windows.note(entry)

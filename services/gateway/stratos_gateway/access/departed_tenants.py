@@ -36,11 +36,6 @@ def living_tenants(follower: SnapshotFollower) -> dict[str, TenantRecord]:
     return {tenant.id: tenant for tenant in found if tenant is not None}
 
 
-def tenant_names(follower: SnapshotFollower) -> dict[str, str]:
-    """Names of the tenants that there are now, by id."""
-    return {tenant_id: tenant.name for tenant_id, tenant in living_tenants(follower).items()}
-
-
 def _living(record: Record) -> TenantRecord | None:
     """The tenant of a record, if there is one that is not being deleted."""
     tenant = record.value

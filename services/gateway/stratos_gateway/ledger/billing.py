@@ -37,8 +37,8 @@ class LedgerAccess:
     """Where receipts of requests are; ``None`` keeps none."""
     windows: WindowStore | None = None
     """Windows of promised p99s; ``None`` shows none in metrics."""
-    names: Callable[[], Mapping[str, str]] = dict
-    """Names of the tenants that there are, by id."""
+    name_of: Callable[[str], str | None] = lambda _: None
+    """Name of a tenant by its id, if there is one."""
     readings: UsageReadings | None = None
     """Questions of tenants about their usage; ``None`` answers none."""
 
@@ -65,7 +65,7 @@ class Billing:
         meter = Meter(clock, config.count_wait_s)
         budgets = Budgets(access.store.spend, metrics, config.budget_interval_s)
         receipts = None if access.receipts is None else ReceiptDesk(access.receipts, config.interval_s)
-        windows = None if access.windows is None else PromiseWindows(access.windows, metrics, access.names)
+        windows = None if access.windows is None else PromiseWindows(access.windows, metrics, access.name_of)
         told = Told(
             due=budgets.note_due,
             written=None if windows is None else windows.note,

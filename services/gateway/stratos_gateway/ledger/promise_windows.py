@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from redis.exceptions import RedisError
@@ -47,7 +47,7 @@ class PromiseWindows:
     Args:
         store: where windows are.
         metrics: of the process.
-        names: of all tenants, by id.
+        name_of: a tenant by its id, if there is one.
         wall_clock: seconds since the epoch.
     """
 
@@ -55,12 +55,12 @@ class PromiseWindows:
         self,
         store: WindowStore,
         metrics: GatewayMetrics,
-        names: Callable[[], Mapping[str, str]],
+        name_of: Callable[[str], str | None],
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._metrics = metrics
-        self._names = names
+        self._name_of = name_of
         self._wall_clock = wall_clock
         self._watched: dict[WindowName, _Watch] = {}
         self._shown: dict[Labels, tuple[int, float]] = {}
@@ -97,9 +97,9 @@ class PromiseWindows:
         found = await self._store.look(asked)
         for name in due:
             self._put_off(name, now_s)
-        names = self._names() if found else {}
         for name, seen in found.items():
-            self._show(name, seen, self._metrics.tenants.label_of(names.get(name.tenant, name.tenant)), now_s)
+            tenant = self._name_of(name.tenant) or name.tenant
+            self._show(name, seen, self._metrics.tenants.label_of(tenant), now_s)
 
     def _put_off(self, name: WindowName, now_s: float) -> None:
         if now_s >= _over_s(name):
