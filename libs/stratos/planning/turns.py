@@ -38,6 +38,8 @@ class SharerSeen:
 
     model: str
     """Its digest."""
+    is_there: bool = True
+    """Some worker of it has told what it does."""
     is_awake: bool = False
     """Some worker of it has its weights in memory."""
     num_waiting: int = 0
@@ -71,7 +73,8 @@ class TurnPlanner:
 
     def decide(self, seen: Sequence[SharerSeen], now: float) -> str:
         """The model whose turn it should be; the resident one where nothing is to change."""
-        if not self.resident:
+        is_clear = all(sharer.is_there for sharer in seen) or any(sharer.num_waiting for sharer in seen)
+        if is_clear and not self.resident:
             self._find_resident(seen, now)
         waiting = [sharer for sharer in seen if sharer.num_waiting and sharer.model != self.resident]
         if not waiting:
@@ -85,7 +88,10 @@ class TurnPlanner:
         return max(self.least_s, self._config.busy_residency_s) if own.is_busy else self.least_s
 
     def _find_resident(self, seen: Sequence[SharerSeen], now: float) -> None:
-        """One that is awake already has the device; of several the first."""
+        """One that is awake already has the device; of several the first.
+
+        While workers of another one start, which of them keeps the device is not to be seen yet.
+        """
         awake = next((sharer.model for sharer in seen if sharer.is_awake), "")
         if awake:
             self.resident, self._since = awake, now

@@ -156,6 +156,7 @@ def _seen(fleet: Fleet, model: str, workers: Sequence[FleetWorker]) -> SharerSee
     num_seqs = sum(worker.status.num_seqs for worker in workers if worker.status is not None)
     return SharerSeen(
         model=model,
+        is_there=bool(workers),
         is_awake=any(not _sleeps(worker) for worker in workers),
         num_waiting=num_waiting,
         oldest_s=max((queue.oldest_s for queue in queues), default=0.0),

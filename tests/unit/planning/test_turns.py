@@ -149,6 +149,20 @@ def test_a_planner_that_starts_finds_who_has_the_device() -> None:
     assert planner.decide(both, CONFIG.min_residency_s) == "b"
 
 
+def test_a_planner_does_not_believe_the_first_that_is_awake_while_others_start() -> None:
+    """Models of one device start by turns, and the last one keeps it."""
+    planner = TurnPlanner(CONFIG)
+    a, b = SharerSeen(model="a", is_there=False), SharerSeen(model="b", is_awake=True)
+    assert planner.decide([a, b], 1.0) == ""
+    assert planner.decide([SharerSeen(model="a", is_awake=True), SharerSeen(model="b")], 2.0) == "a"
+
+
+def test_a_planner_that_starts_beside_a_lost_model_serves_the_other_one() -> None:
+    planner = TurnPlanner(CONFIG)
+    seen = [SharerSeen(model="a", is_there=False), SharerSeen(model="b", is_awake=True, num_waiting=1, is_busy=True)]
+    assert planner.decide(seen, 1.0) == "b"
+
+
 @settings(max_examples=examples(60), deadline=None)
 @given(
     change_s=st.floats(0.2, 15.0),
