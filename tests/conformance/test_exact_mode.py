@@ -103,7 +103,7 @@ def load(path: Path, dtype: str, **settings: Any) -> TorchRunner:
 )
 def test_nothing_around_a_sequence_changes_a_bit_of_it(case: tuple[Path, list[int]], dtype: str, kernels: str) -> None:
     path, prompt = case
-    if kernels not in ("best", "torch"):
+    if kernels != "best":
         prompt = prompt[:75]  # two tiles
     runner = load(path, dtype, **KERNELS[kernels])
     adapter = ""

@@ -97,7 +97,10 @@ def test_one_altered_value_is_noticed(pair):
         Reference().check(Verdict(), prompt, tokens, logprobs)
 
 
-@pytest.mark.parametrize("quantization", ["int8", "int4", "fp8", "nf4", "llm-int8"])
+@pytest.mark.parametrize(
+    "quantization",
+    ["int8", "int4", "fp8", *(pytest.param(name, marks=pytest.mark.slow) for name in ("nf4", "llm-int8"))],
+)
 def test_a_quantised_engine_continues_what_another_computed(quantization):
     source, target = (load_engine(block_size, quantization) for block_size in (16, 32))
     assert source.info.identity.numerics_id == target.info.identity.numerics_id

@@ -224,6 +224,7 @@ async def _until_stopped(peer):
     await eventually(lambda: peer.state == "T")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", POSTED_RECEIVES)
 async def test_the_pair_of_a_stopped_sender_breaks_after_the_timeout(tmp_path, transport):
     world = _world(transport, tmp_path, gloo_timeout_s=2.0)

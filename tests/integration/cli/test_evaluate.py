@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from stratos.cli.main import app
@@ -14,6 +15,7 @@ DRAFT, TEXT = str(ROOT / "models" / "draft"), str(ROOT / "tests/fixtures/held_ou
 SMALL = ["--text", TEXT, "--window", "32", "--max-tokens", "512", "--threads", "1"]
 
 
+@pytest.mark.slow
 def test_a_quantised_copy_gets_a_verdict_and_a_report(tmp_path: Path) -> None:
     command = ["evaluate", DRAFT, DRAFT, *SMALL, "--quantization", "int8", "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(

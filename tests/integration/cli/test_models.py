@@ -91,6 +91,7 @@ def test_from_and_to_s3_by_the_command(place: tuple[str, str], tmp_path: Path) -
     assert read_model_files(target).digest == digest
 
 
+@pytest.mark.slow
 def test_publish_fetch_and_pull_from_s3(place: tuple[str, str], tmp_path: Path) -> None:
     data, run = f"--data-dir={tmp_path / 'data'}", CliRunner().invoke
     made = run(app, ["models", "publish", "org/draft", f"--path={MODEL}", *place, data])

@@ -49,6 +49,7 @@ def test_each_kind_of_node_pulls_once_what_its_workers_read() -> None:
         pulling(cache={"prePull": {"digests": []}})
 
 
+@pytest.mark.slow
 def test_its_command_pulls_says_so_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
     (tmp_path / "objects").mkdir()
     store = f"--object-store=file://{tmp_path / 'objects'}"

@@ -34,6 +34,7 @@ def test_1():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_processes", [1, 3])
 def test_a_process_that_dies_costs_the_test_that_it_died_of(num_processes: int, tmp_path: Path) -> None:
     found = run(tmp_path, num_processes, FILES)

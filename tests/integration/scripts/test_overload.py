@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from scripts.bench.overload import ENV, MAX_NUM_SEQS, OverloadSpec, run_overload
 from tests.support.worlds.platform_process import running_platform
 
@@ -11,6 +13,7 @@ SPEC = OverloadSpec(peak_s=1.0, over_s=2.0, settle_s=1.0, under_s=2.0)
 SIZE = ("--engine", "fake", "--prefill", "0", "--decode", "2", "--max-decode", "2")
 
 
+@pytest.mark.slow
 async def test_an_overload_is_refused_at_once_with_its_reason_and_leaves_nothing_behind(tmp_path: Path) -> None:
     env = {**ENV, "STRATOS_GATEWAY_REQUESTS__MAX_OPEN": str(4 * MAX_NUM_SEQS)}
     with running_platform(tmp_path, *SIZE, env=env) as platform:

@@ -33,7 +33,7 @@ MANY = LimitCase(num_gateways=1, num_routers=2, num_tenants=300, is_all=False, i
     [
         (ALONE, LimitParts(leaser=OneSlotPerTurn, limiter=OneSlotAndOneTurn), "the first requests: 1 of 50"),
         (ALONE, LimitParts(limiter=FirstShortClaim), "the first requests"),
-        (MANY, LimitParts(leaser=FirstBuckets), "some tenants got"),
+        pytest.param(MANY, LimitParts(leaser=FirstBuckets), "some tenants got", marks=pytest.mark.slow),
         (replace(ALONE, is_parallel=False), LimitParts(leaser=HurriedClients), "Retry-After is too early"),
     ],
     ids=["one slot per turn", "the first short claim", "the first 256 buckets", "hurried clients"],

@@ -21,6 +21,7 @@ def test_reservations_of_minutes_that_come_back_fill_no_bucket_above_its_capacit
     assert run_virtual(abort_and_burst(redis_url)) == []
 
 
+@pytest.mark.slow
 def test_redis_away_all_gateways_together_keep_the_limit_and_use_it(redis_url: str) -> None:
     assert run_virtual(outage(redis_url)) == []
 

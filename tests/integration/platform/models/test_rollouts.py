@@ -57,6 +57,7 @@ class Small:
         assert (found["reason"].partition(":")[0], found.get("epoch", 0)) == ("drift", 0), "no weights were written"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_drift_is_measured_by_real_workers_before_a_request_gets_the_revision(
     platform: PlatformProcess, tmp_path: Path

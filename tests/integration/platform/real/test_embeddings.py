@@ -18,7 +18,7 @@ def client(real_platform: PlatformProcess) -> openai.OpenAI:
     return openai.OpenAI(base_url=real_platform.base_url, api_key=real_platform.api_key, max_retries=0, timeout=120)
 
 
-@pytest.mark.parametrize("adapter", [None, "unit-tests"])
+@pytest.mark.parametrize("adapter", [None, pytest.param("unit-tests", marks=pytest.mark.slow)])
 def test_vectors_equal_transformers(client: openai.OpenAI, adapter: str | None) -> None:
     inputs = spread_prompts(8, 2000)
     answer = client.embeddings.create(model=adapter or "base", input=inputs)

@@ -39,6 +39,7 @@ def check(platform: PlatformProcess, admin_key: str, *where: str, num_rounds: in
     return done.exit_code, {text.partition(":")[0]: state for state, text in lines}
 
 
+@pytest.mark.slow
 def test_a_platform_that_isolates_passes(real_platform: PlatformProcess, admin_key: str) -> None:
     code, found = check(real_platform, admin_key, num_rounds=3)
     while found[TIMES] == FAILED and found[COUNTS] == OK:  # a leak stays, a moment of a busy machine does not
@@ -48,6 +49,7 @@ def test_a_platform_that_isolates_passes(real_platform: PlatformProcess, admin_k
     assert found == dict.fromkeys((COUNTS, MODELS, ADMIN, LEDGER), OK)
 
 
+@pytest.mark.slow
 def test_two_tenants_of_one_salt_are_found(real_platform: PlatformProcess, admin_key: str) -> None:
     """The record of tenant two gets the salt of tenant one as soon as it is made, and with it the id."""
     facts, made = real_platform.facts(), list[str]()
@@ -73,6 +75,7 @@ def test_two_tenants_of_one_salt_are_found(real_platform: PlatformProcess, admin
     assert found == {COUNTS: FAILED, MODELS: OK, ADMIN: FAILED, LEDGER: FAILED}
 
 
+@pytest.mark.slow
 def test_a_front_that_mixes_keys_is_found(real_platform: PlatformProcess, admin_key: str) -> None:
     """It sends every request with the key of the first one."""
     seen: list[str] = []

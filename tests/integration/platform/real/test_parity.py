@@ -40,7 +40,7 @@ async def complete_all(platform, model, prompts):
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("num_prompts", [5, pytest.param(50, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("adapter", [None, "unit-tests"])
+@pytest.mark.parametrize("adapter", [None, pytest.param("unit-tests", marks=pytest.mark.slow)])
 def test_platform_output_equals_transformers(real_platform, adapter, num_prompts):
     prompts = spread_prompts(num_prompts, CONTEXT - NUM_TOKENS)
     answers = asyncio.run(complete_all(real_platform, adapter or "base", prompts))

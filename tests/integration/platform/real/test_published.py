@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import openai
+import pytest
 
 from stratos.common.background import end_tasks
 from stratos.engine.settings import RunnerConfig
@@ -20,6 +21,7 @@ NUM_TOKENS, PAUSE_S = 16, 0.2
 """Load of the neighbour: a stream, and the time between two."""
 
 
+@pytest.mark.slow
 async def test_a_model_that_is_published_under_load_comes_from_the_registry_and_answers_as_from_its_folder(
     real_platform: PlatformProcess,
 ) -> None:

@@ -40,6 +40,7 @@ def platform(
         yield running
 
 
+@pytest.mark.slow
 def test_adapters_from_s3_and_kv_over_gloo_give_the_same_tokens(
     real_platform: PlatformProcess, platform: PlatformProcess
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import orjson
+import pytest
 
 from stratos.core.ledger.entry import OWN_RANK
 from tests.integration.platform.replicated.test_ledger import client_of, ledger_of
@@ -59,6 +60,7 @@ async def has_begun(http: httpx.AsyncClient, batch_id: str) -> bool:
     return bool((await ask(http, "GET", f"/batches/{batch_id}")).json()["status"] == "in_progress")
 
 
+@pytest.mark.slow
 async def test_a_batch_outlives_a_killed_gateway(platform: PlatformProcess) -> None:
     """In rounds, until a slice was computed again."""
     async with client_of(platform) as http, ledger_of(platform) as ledger:

@@ -135,6 +135,7 @@ def device_seconds(platform: PlatformProcess) -> dict[str, Counter[str]]:
     return found
 
 
+@pytest.mark.slow
 async def test_device_seconds_of_tenants_the_platform_and_nothing_are_all_there_are(platform: PlatformProcess) -> None:
     """Device time of tenants is the same in the ledger and at the workers, prompts of a prefill worker included.
 

@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import pytest
 from openai import OpenAI
 
 from tests.support.waiting import wait_until
@@ -41,6 +42,7 @@ def all_flow(counts: dict[str, int]) -> bool:
     return len(counts) == NUM_STREAMS and min(counts.values()) > 10
 
 
+@pytest.mark.slow
 def test_a_standstill_of_every_decode_worker_costs_no_stream(platform: PlatformProcess) -> None:
     prompts = [f"stream {number} of several" for number in range(NUM_STREAMS)]
     pids = [process["pid"] for name, process in platform.processes().items() if name.startswith("decode")]

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import psutil
+import pytest
 
 from stratos.core.ledger.entry import OWN_RANK, LedgerEntry, RequestOutcome
 from tests.integration.platform.replicated.test_ledger import Ledger, check_sums, client_of, entries_of, ledger_of
@@ -178,6 +179,7 @@ async def until(
     await eventually(is_true, "the responses stand as they have to")
 
 
+@pytest.mark.slow
 async def test_background_responses_of_a_killed_gateway_are_finished_by_another(platform: PlatformProcess) -> None:
     """In rounds, until one was taken over in its middle."""
     body = {**KINDS[2][1], "model": "base", "temperature": 1.0, "seed": 3, "ignore_eos": True}

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.support.observed.span_trees import assert_sound, tree
 from tests.support.servers.otlp_receiver import OtlpReceiver, ReceivedSpan
@@ -155,6 +156,7 @@ def kill_under_stream(platform: PlatformProcess, collector: OtlpReceiver) -> tup
     return trace_id, killed
 
 
+@pytest.mark.slow
 def test_a_killed_worker_leaves_one_trace_with_a_second_attempt(
     platform: PlatformProcess, collector: OtlpReceiver
 ) -> None:
