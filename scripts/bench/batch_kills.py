@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Run a batch undisturbed, and again while gateways are killed: are results equal, and is each line billed once?
+"""Run a batch undisturbed, and again while processes are killed: are results equal, and is each line billed once?
 
     python -m scripts.bench.batch_kills --out benchmarks/results/batch-kills-2core-cpu.json
 
-Two gateways of ``stratos up`` in front of a fake engine; every few seconds one of them, drawn by chance, gets SIGKILL.
+Three gateways, two routers, three workers of a fake engine and one Redis of ``stratos up``. Every few seconds one of
+these processes, drawn by chance, gets SIGKILL, once all of them run again.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import io
 import time
+from collections import Counter
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -23,7 +25,15 @@ from scripts.bench.gateway_cost import engine_settings
 from scripts.bench.harness import flag, run_bench, show, table
 from stratos.reproduce.load.local_platform import Platform, running_platform
 
-_ARGUMENTS = ("--engine", "fake", "--prefill", "0", "--gateways", "2", "--no-fork-server")
+_SIZE = ("--prefill", "0", "--decode", "3", "--gateways", "3", "--routers", "2")
+_ARGUMENTS = ("--engine", "fake", *_SIZE, "--no-fork-server")
+_KINDS = {
+    "gateway": "stratos_gateway",
+    "router": "stratos_router",
+    "worker": "stratos_decode_worker",
+    "redis": "valkey",
+}
+"""Kind of process -> a word of its command line."""
 _ENDPOINT = "/v1/completions"
 _ENDED = ("completed", "failed", "expired", "cancelled")
 _OUTPUT_TOKENS = 8
@@ -39,7 +49,8 @@ class BatchRun:
     seconds: float
     peak_mib: int
     """Most memory of one gateway."""
-    num_kills: int
+    kills: tuple[str, ...]
+    """Kinds of the processes that were killed, in order."""
 
 
 class Client:
@@ -65,15 +76,15 @@ class Client:
                 pass
             time.sleep(0.1)
 
-    def gateways(self) -> list[psutil.Process]:
-        """Their processes."""
+    def processes(self) -> list[tuple[str, psutil.Process]]:
+        """Those that may be killed, with their kinds."""
         found = []
         for process in psutil.Process(self._platform.process.pid).children(recursive=True):
             try:
-                if any("stratos_gateway" in word for word in process.cmdline()):
-                    found.append(process)
+                line = " ".join(process.cmdline())
             except psutil.Error:
                 continue
+            found += [(kind, process) for kind, word in _KINDS.items() if word in line]
         return found
 
 
@@ -92,19 +103,21 @@ def run_batch(client: Client, file_id: str, num_kills: int, every_s: float, rand
     """Compute it, with kills."""
     asked = {"input_file_id": file_id, "endpoint": _ENDPOINT, "completion_window": "24h"}
     batch = client.ask("POST", "/batches", json=asked).json()
-    began_s, peak, killed = time.monotonic(), 0, 0
-    next_s = began_s + every_s
+    began_s, peak, kills = time.monotonic(), 0, list[str]()
+    next_s, num_all = began_s + every_s, len(client.processes())
     while batch["status"] not in _ENDED:
         time.sleep(0.3)
         batch = client.ask("GET", f"/batches/{batch['id']}").json()
-        gateways = client.gateways()
-        peak = max([peak, *(_rss_mib(gateway) for gateway in gateways)])
-        if killed < num_kills and len(gateways) > 1 and time.monotonic() > next_s:
-            random.choice(gateways).kill()
-            killed, next_s = killed + 1, time.monotonic() + every_s
+        found = client.processes()
+        peak = max([peak, *(_rss_mib(process) for kind, process in found if kind == "gateway")])
+        if len(kills) < num_kills and len(found) >= num_all and time.monotonic() > next_s:
+            kind, process = random.choice(found)
+            process.kill()
+            kills.append(kind)
+            next_s = time.monotonic() + every_s
     content = client.ask("GET", f"/files/{batch['output_file_id']}/content").content
     rows = [_row(orjson.loads(line)) for line in content.splitlines()]
-    return BatchRun(rows, time.monotonic() - began_s, peak, killed)
+    return BatchRun(rows, time.monotonic() - began_s, peak, tuple(kills))
 
 
 def _row(value: dict[str, Any]) -> Row:
@@ -142,7 +155,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
         sums = billed(client, 2 * args.lines)
     found = {
         "lines": args.lines,
-        "kills": shaken.num_kills,
+        "kills": dict(Counter(shaken.kills)),
         "are_equal": calm.rows == shaken.rows and len(calm.rows) == args.lines,
         "seconds": [round(run.seconds, 1) for run in (calm, shaken)],
         "peak_mib_of_a_gateway": [run.peak_mib for run in (calm, shaken)],
@@ -151,7 +164,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
     }
     show(found)
     is_billed_once = found["billed"] == found["expected"]
-    cells = [(str(found["lines"]), str(found["kills"]), str(found["are_equal"]), str(is_billed_once))]
+    cells = [(str(found["lines"]), str(len(shaken.kills)), str(found["are_equal"]), str(is_billed_once))]
     return {**found, "table": table(("lines", "kills", "equal", "billed once"), cells)}
 
 
