@@ -34,6 +34,7 @@ class Settings:
     """Settings of an engine by name, in the groups of ``RunnerConfig`` and ``SchedulerConfig``."""
 
     runner: dict[str, Any] = field(default_factory=dict)
+    streaming: dict[str, int] = field(default_factory=dict)
     kernels: dict[str, bool] = field(default_factory=dict)
     scheduler: dict[str, Any] = field(default_factory=dict)
     switches: dict[str, bool] = field(default_factory=dict)
@@ -60,6 +61,11 @@ OFF_ALONE = {
     "whole-step kernel": Ablation(workloads=DENSE, off=Settings(kernels={"whole_step": False})),
     "native GEMM": Ablation(workloads=DENSE, off=Settings(kernels={"native_gemm": False})),
     "packed keys": Ablation(workloads=("decode-8", "decode-8-at-1024"), off=Settings(kernels={"packed_keys": False})),
+    "attention sinks": Ablation(
+        workloads=("decode-8-at-1024", "prefill-1024"),
+        off=Settings(kernels={"native_sinks": False}),
+        everywhere=Settings(streaming={"attention_window": 508, "attention_sinks": 4}),
+    ),
     "packed GEMM": Ablation(
         workloads=DENSE,
         off=Settings(kernels={"prepacked_gemm": False}),
@@ -143,13 +149,18 @@ def serve(config: dict[str, Any]) -> None:
     from stratos.core.files.adapter_files import read_adapter_files
     from stratos.engine.core import EngineCore
     from stratos.engine.runner.torch_runner import TorchRunner
-    from stratos.engine.settings import RunnerConfig, SchedulerConfig
+    from stratos.engine.settings import RunnerConfig, SchedulerConfig, StreamingConfig
     from stratos.engine.switches import Baselines, KernelSwitches, SchedulerSwitches
 
     settings = Settings(**config["settings"])
     model_path = Path(settings.runner.pop("model_path"))
     runner = TorchRunner.load(
-        RunnerConfig(model_path=model_path, **settings.runner, kernels=KernelSwitches(**settings.kernels))
+        RunnerConfig(
+            model_path=model_path,
+            **settings.runner,
+            streaming=StreamingConfig(**settings.streaming),
+            kernels=KernelSwitches(**settings.kernels),
+        )
     )
     scheduler = SchedulerConfig(
         **{"step_time_budget_ms": 0.0, **settings.scheduler},

@@ -1,4 +1,4 @@
-"""A decode worker that is short of KV blocks and keeps what it evicts in host memory, in which bits flip."""
+"""A decode worker that is short of KV blocks and keeps what it evicts below, where bits flip and files are damaged."""
 
 from __future__ import annotations
 
@@ -30,18 +30,22 @@ SHORT_OF_BLOCKS = {
 }
 
 
-def test_no_stream_differs_where_kv_flips_in_host_memory(tmp_path: Path, report: ChaosReport) -> None:
-    with running_platform(tmp_path, "--decode", "1", env=SHORT_OF_BLOCKS, is_executed=True) as platform:
+@pytest.mark.parametrize("kind", ["corrupt-tier", "corrupt-disk"])
+def test_no_stream_differs_where_kv_is_damaged_at_rest(tmp_path: Path, report: ChaosReport, kind: str) -> None:
+    size, env = ("--decode", "1"), SHORT_OF_BLOCKS
+    if kind == "corrupt-disk":
+        size, env = (*size, "--kv-disk", "1"), env | {"STRATOS_DECODE_WORKER_RUNNER__HOST_POOL_BYTES": f"{6 << 20}"}
+    with running_platform(tmp_path, *size, env=env, is_executed=True) as platform:
         target = ChaosTarget(find_platform(platform.data_dir, platform.run_id), platform.data_dir)
-        row = asyncio.run(damaged_streams(target))
+        row = asyncio.run(damaged_streams(target, kind))
     report.add(row)
     assert not row.problems, row.problems
 
 
-async def damaged_streams(target: ChaosTarget) -> ChaosRow:
-    """The same streams of one tenant twice: the second time much of their prompts lies in host memory."""
+async def damaged_streams(target: ChaosTarget, kind: str) -> ChaosRow:
+    """The same streams of one tenant twice: the second time much of their prompts lies in host memory, or on disk."""
     await target.wait_whole()
-    key, fault, proofs = await target.new_key(), Fault("corrupt-tier", "decode-0", lasting_s=8.0), list[Any]()
+    key, fault, proofs = await target.new_key(), Fault(kind, "decode-0", lasting_s=8.0), list[Any]()
     first, second = (
         StreamRun(target.facts.base_url, key, name, target.models, num_streams=NUM_STREAMS)
         for name in ("first", "second")

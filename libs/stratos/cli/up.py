@@ -50,7 +50,7 @@ def run_up(options: UpOptions, fork_server: ForkServer | None = None) -> int:
         check_options(options)
         sizes = ""
         if options.device == "cuda":
-            sizes = f"each worker: {options.gpu_share:.0%} of the GPU's memory"
+            sizes = f"each worker: {options.gpu_share:.0%} of the GPU's memory, {_host_tier(options)}"
         elif options.engine == "torch":
             more_models = [fitted(more) for more in options.more_models]
             options, sizes = fitted(replace(options, more_models=tuple(more for more, _ in more_models)))
@@ -66,6 +66,14 @@ def run_up(options: UpOptions, fork_server: ForkServer | None = None) -> int:
         for model in held:
             stack.enter_context(closing(model))
         return runner.run(_run(options, data, run, sizes, fork_server))
+
+
+def _host_tier(options: UpOptions) -> str:
+    if options.kv_host_gib:
+        return f"{options.kv_host_gib} GiB of host memory for evicted KV"
+    if not options.host_share:
+        return "no host memory for evicted KV"
+    return f"up to {options.host_share:.1%} of the host's free memory for evicted KV"
 
 
 async def _run(options: UpOptions, data: DataDir, run: RunDir, sizes: str, fork_server: ForkServer | None) -> int:

@@ -23,7 +23,6 @@ from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Sequence as Series
 from contextlib import contextmanager
-from dataclasses import replace
 
 from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import BadRequest
@@ -70,9 +69,6 @@ class EngineCore:
         disk: DiskTierConfig | None = None,
     ) -> None:
         self.info, self.runner, clock = runner.info, runner, clock or SystemClock()
-        if runner.info.num_sinks or runner.info.is_streaming:
-            # streams of this mode share no blocks
-            config = replace(config, switches=replace(config.switches, prefix_cache=False))
         overlap = runner.info.overlap if config.switches.overlap is None else config.switches.overlap
         overlap = overlap and proposer is None and config.baseline.kv_cache  # drafts and repeats need known tokens
         self._kv = KvCache.make(runner.info, config, clock, is_fenced=overlap)

@@ -158,6 +158,9 @@ class RunnerConfig:
     """On a CPU, share of what the container or machine has left after the weights that a KV pool may take."""
     host_pool_bytes: Annotated[int, Ge(0)] = 0
     """Bytes of host memory for evicted and preempted KV; 0 is off. Without a GPU grow the pool: it is host memory."""
+    host_memory_share: Annotated[float, Ge(0), Lt(1)] = 0.0
+    """Beside a GPU, share of the host's free memory that evicted and preempted KV may take, where that is more than
+    ``host_pool_bytes``: at most four times the KV pool, and 32 GiB; below 256 MiB it takes none."""
     num_threads: Annotated[int, Ge(0)] = 0
     """Threads of one operation; 0 measures at start, and again when steps are slow, what is fastest on this machine.
     In exact mode without the C++ kernels, workers pair only with equal numbers."""

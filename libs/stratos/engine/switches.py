@@ -73,6 +73,8 @@ class KernelSwitches:
     packed_keys: bool = True
     """K lies in the KV pages as the C++ kernels read it, and a row of one token reads both K and V there; off keeps K
     as rows of heads, which every tile copies and turns round first."""
+    native_sinks: bool = True
+    """Attention sinks (StreamingLLM) by the C++ kernels on CPU, where setup could build them; off is torch."""
     fused_ops: bool = True
     """Norms and the activation by the C++ or Triton kernels, too; off leaves them to torch."""
     native_sampler: bool = True

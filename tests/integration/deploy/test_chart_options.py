@@ -47,6 +47,7 @@ CHANGES = {
         "gpu": {"count": 1},
         "kvDisk": {"gib": 8},
     },
+    "prefillWorker": {"kvHost": 6},
 }
 """Options that have nothing to do with each other; a rendering takes longer than all that is asked of it."""
 
@@ -377,3 +378,22 @@ def test_a_disk_for_kv_is_a_volume_of_the_pod_and_fits_into_it(defaults: list[Ob
     assert 7 << 30 < int(found["STRATOS_DECODE_WORKER_DISK_TIER__MAX_BYTES"]) < 8 << 30
     for objects, name in ((defaults, "demo-decode-base"), (changed, "demo-prefill-base")):
         assert "kv" not in {volume["name"] for volume in pod_spec(objects, name)["volumes"]}
+
+
+def test_host_memory_for_kv_is_asked_for_or_a_part_of_a_limit_beside_a_gpu(
+    defaults: list[Object], changed: list[Object]
+) -> None:
+    no_limit = {"gpu": {"count": 1}, "resources": {"limits": {"memory": None}}}
+    others = rendered({"prefillWorker": no_limit, "decodeWorker": {"gpu": {"count": 1}, "kvHost": "off"}})
+    found = {
+        (name, role): {
+            key.rpartition("__")[2]: value
+            for key, value in variables(container(objects, f"demo-{role}-base")).items()
+            if "RUNNER__HOST_" in key
+        }
+        for name, objects in (("defaults", defaults), ("changed", changed), ("others", others))
+        for role in ("prefill", "decode")
+    }
+    assert found["changed", "prefill"] == {"HOST_POOL_BYTES": str(6 << 30)}
+    assert found["changed", "decode"] == {"HOST_MEMORY_SHARE": "0.25"}
+    assert not any(found[name, role] for name in ("defaults", "others") for role in ("prefill", "decode"))

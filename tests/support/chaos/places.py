@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +18,14 @@ class OneProcess:
     count: Callable[[], float] | None = None
     """Its metrics, each of them; it has none without."""
     store: Path = Path("/nonexistent")
+    kv: Path = Path("/nonexistent")
     address: str = ""
     """Where it answers probes."""
 
     async def pid_of(self, name: str) -> int:
         return self.pid
 
-    async def metric(self, name: str, metric: str) -> float:
+    async def metric(self, name: str, metric: str, reasons: Collection[str] = ()) -> float:
         if self.count is None:
             raise NotFound(metric)
         return self.count()
@@ -42,3 +43,6 @@ class OneProcess:
 
     def store_path(self) -> Path:
         return self.store
+
+    def kv_path(self, name: str) -> Path:
+        return self.kv

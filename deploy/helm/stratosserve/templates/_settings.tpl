@@ -195,8 +195,15 @@ http://{{ include "stratos.name" (list . "object-store") }}:{{ .Values.ports.obj
 {{- /* A sixteenth is left for the file system: a kubelet evicts a pod that is above the limit of its emptyDir. */ -}}
 {{- $_ := set $config "diskTier" (dict "directory" "/var/cache/stratos-kv/blocks" "maxBytes" (mul (int .pool.kvDisk.gib) 1006632960)) -}}
 {{- end -}}
-{{- if or (gt (int .pool.gpu.count) 0) .pool.gpu.resourceClaims -}}
+{{- $hasGpu := or (gt (int .pool.gpu.count) 0) .pool.gpu.resourceClaims -}}
+{{- if $hasGpu -}}
 {{- $_ := set $config "device" "cuda" -}}
+{{- end -}}
+{{- if gt (int .pool.kvHost) 0 -}}
+{{- $_ := set $config "runner" (dict "hostPoolBytes" (mul (int .pool.kvHost) 1073741824)) -}}
+{{- else if and $hasGpu (eq (toString .pool.kvHost) "auto") (dig "limits" "memory" "" (.pool.resources | default dict)) -}}
+{{- /* Without a limit it would be a share of the node's memory, of which others live as well. */ -}}
+{{- $_ := set $config "runner" (dict "hostMemoryShare" 0.25) -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $config -}}

@@ -54,6 +54,9 @@ PROMISES = (
     ChaosPromise(
         text="KV that is damaged at rest in host memory changes no stream", pattern=r"corrupt-tier (decode|prefill)-\d+"
     ),
+    ChaosPromise(
+        text="KV that is damaged at rest on disk changes no stream", pattern=r"corrupt-disk (decode|prefill)-\d+"
+    ),
     ChaosPromise(text="no room on disk changes no stream", pattern=r"full-disk [\w-]+"),
     ChaosPromise(text="a decode worker that gets no more memory changes no stream", pattern=r"memory decode-\d+"),
     ChaosPromise(

@@ -74,8 +74,8 @@ class ChaosTarget:
             raise NotFound(f"there is no process named {name!r}; running: {', '.join(sorted(pids))}")
         return pids[name]
 
-    async def metric(self, name: str, metric: str) -> float:
-        """Sum over the series of a metric that a process shows.
+    async def metric(self, name: str, metric: str, reasons: Collection[str] = ()) -> float:
+        """Sum over the series of a metric that a process shows, of ``reasons`` alone where there are any.
 
         Raises:
             NotFound: there is no such process, or it has no such metric.
@@ -85,7 +85,8 @@ class ChaosTarget:
         if f"\n# TYPE {metric} " not in f"\n{text}":
             raise NotFound(f"{name} has no metric {metric}")
         lines = [line.rpartition(" ") for line in text.splitlines() if re.match(rf"{metric}[ {{]", line)]
-        return sum(float(value) for _, _, value in lines)
+        labels = [f'reason="{reason}"' for reason in reasons]
+        return sum(float(value) for series, _, value in lines if not labels or any(one in series for one in labels))
 
     async def clock_ahead_s(self, name: str) -> float:
         """By the time that its answer bears, which is whole seconds. Raises as ``metric``."""
@@ -109,6 +110,10 @@ class ChaosTarget:
         if answer.status_code != httpx.codes.OK:
             raise DependencyDown(f"{name} answers {url} with status {answer.status_code}")
         return answer
+
+    def kv_path(self, name: str) -> Path:
+        """Folder of a worker's KV on disk."""
+        return DataDir(self.data_dir).kv_path / name
 
     async def drain(self, name: str) -> DrainOutcome:
         """Let a worker leave, and wait for its end.

@@ -23,9 +23,11 @@ DEFAULT_DATA_DIR = Path(".stratos")
 MAX_WORKERS = 16
 MAX_REPLICAS = 8
 MAX_THREADS = 1024
-MAX_KV_DISK_GIB = 1 << 20
+MAX_KV_DISK_GIB, MAX_KV_HOST_GIB = 1 << 20, 1 << 12
 GPU_MEMORY = 0.9
 """Of a GPU's memory for all workers: what kernels load at their first use is in no plan."""
+HOST_MEMORY = 0.25
+"""Of the host's free memory for evicted KV of all workers on a GPU."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _WORKERS = re.compile(r"(.+)=(\d{1,3})\+(\d{1,3})(?::([1-9]\d{0,6})MiB)?\Z", re.ASCII)
@@ -86,6 +88,10 @@ class UpOptions:
     max_model_len: Annotated[int, Option(help="Longest sequence; 0: the model's context, or what fits.")] = 0
     kv_pool_bytes: int = 0
     """KV pool of each worker; 0 lets each choose for itself."""
+    kv_host: Annotated[
+        str, Option("--kv-host", help="GiB of host memory for evicted KV of each worker, auto or off.")
+    ] = "auto"
+    """"auto" takes a part of what is free beside a GPU, and nothing on a CPU, whose KV pool is that memory."""
     kv_disk_gib: Annotated[
         int, Option("--kv-disk", help="GiB of --data-dir for evicted KV of each worker; 0: none.")
     ] = 0
@@ -109,6 +115,10 @@ class UpOptions:
         """Check ranges; raises ``BadRequest`` with the flag's name."""
         if not 0 <= self.threads <= MAX_THREADS:
             raise BadRequest(f"--threads must be between 0 and {MAX_THREADS}, not {self.threads}", param="--threads")
+        if self.kv_host not in ("auto", "off") and not 0 < self.kv_host_gib <= MAX_KV_HOST_GIB:
+            raise BadRequest(
+                f"--kv-host must be auto, off or 1 to {MAX_KV_HOST_GIB} (GiB), not {self.kv_host!r}", param="--kv-host"
+            )
         for flag, value, least, most in (
             ("--gateways", self.gateways, 1, MAX_REPLICAS),
             ("--routers", self.routers, 1, MAX_REPLICAS),
@@ -176,9 +186,24 @@ class UpOptions:
         return labels[int(number)].strip() if number.isdigit() and int(number) < len(labels) else ""
 
     @property
+    def most_workers(self) -> int:
+        """Workers that may compute at a time, of all models, those that the autoscaler adds included."""
+        return self.num_workers + self.decode_limit - self.decode
+
+    @property
     def gpu_share(self) -> float:
         """Part of the one GPU's memory that each worker may take."""
-        return GPU_MEMORY / (self.num_workers + self.decode_limit - self.decode)
+        return GPU_MEMORY / self.most_workers
+
+    @property
+    def kv_host_gib(self) -> int:
+        """GiB of host memory for evicted KV of each worker, as they were asked for; 0 where none were."""
+        return int(self.kv_host) if re.fullmatch("[0-9]{1,4}", self.kv_host) else 0
+
+    @property
+    def host_share(self) -> float:
+        """Part of the host's free memory that evicted KV of each worker may take beside the GPU."""
+        return HOST_MEMORY / self.most_workers if self.kv_host == "auto" and self.device == "cuda" else 0.0
 
     @property
     def model_name(self) -> str:

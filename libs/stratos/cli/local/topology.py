@@ -211,10 +211,12 @@ def worker_sizes(options: UpOptions) -> dict[str, str]:
     """Share of the machine that a worker takes, unless its own environment sets it."""
     sizes = {
         "RUNNER__KV_POOL_BYTES": str(options.kv_pool_bytes),
+        "RUNNER__HOST_POOL_BYTES": str(options.kv_host_gib << 30),
         "RUNNER__MAX_MODEL_LEN": str(options.max_model_len),
     }
     if options.device == "cuda":
         sizes["RUNNER__GPU_MEMORY_UTILIZATION"] = f"{options.gpu_share:.3f}"
+        sizes["RUNNER__HOST_MEMORY_SHARE"] = f"{options.host_share:.3f}"
     return sizes
 
 

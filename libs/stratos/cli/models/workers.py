@@ -46,13 +46,13 @@ def fitted(options: UpOptions) -> tuple[UpOptions, str]:
     dtype = options.asked_dtype or options.dtype
     ask = WorkerAsk(
         model_path=options.model_path,
-        num_workers=options.num_workers + options.decode_limit - options.decode,
+        num_workers=options.most_workers,
         dtype=dtype,
         quantization=options.quantization,
         kv_dtype=options.kv_cache_dtype,
         max_model_len=options.max_model_len,
         kv_pool_bytes=options.kv_pool_bytes,
-        host_pool_bytes=DiskTierConfig().staging_bytes if options.kv_disk_gib else 0,
+        host_pool_bytes=options.kv_host_gib << 30 or (DiskTierConfig().staging_bytes if options.kv_disk_gib else 0),
     )
     drafts = parse_speculative_config(options.speculative_config)
     flags = {f"{WorkerEngineSettings.env_prefix}{name}": value for name, value in drafts.items()}

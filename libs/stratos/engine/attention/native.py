@@ -44,7 +44,7 @@ class NativeStep:
 
     arguments: AttentionStep
     pointer: object
-    buffers: tuple[np.ndarray, ...]
+    buffers: tuple[np.ndarray | Tensor, ...]
     rope: RopeRows | None = None
 
 

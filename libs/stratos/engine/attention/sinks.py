@@ -8,6 +8,7 @@ A sink is nearer than in the text: for it the query is rotated a second time, at
 those of sinks have the same place in the cache for ever.
 
 Scores of the sinks and of the window go through one softmax.  The pages are read as ``TorchPagedAttention`` reads them.
+``native_sinks`` does the same by the C++ kernel.
 """
 
 from __future__ import annotations
@@ -26,6 +27,28 @@ from stratos.engine.layers.rotary import RopeRows, StreamingRotary
 from stratos.engine.memory.kv_codes import with_codes
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.revisions import revised
+
+_HOST = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlaces:
+    """Sinks and window, and where a query stands in the cache."""
+
+    num_sinks: int
+    """Tokens at the beginning that every token sees, at least one."""
+    window: int
+    """Tokens that a token sees up to itself."""
+    rotary: StreamingRotary
+    """The model's rotation."""
+
+    def rope(self, rows: list[RowSpan], device: torch.device = _HOST) -> RopeRows | None:
+        """The second rotation of a step's queries; ``None`` where no token has left its window yet."""
+        if all(row.context <= self.window for row in rows):
+            return None
+        positions = np.concatenate([np.arange(row.start, row.context) for row in rows])
+        places = np.minimum(positions, self.num_sinks + self.window - 1)
+        return self.rotary.rows(torch.from_numpy(places).to(device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +83,7 @@ class SinkPagedAttention(TorchPagedAttention):
     Args:
         pages: the KV pool.
         num_heads: query heads.
-        num_sinks: tokens at the beginning that every token sees, at least one.
-        window: tokens that a token sees up to itself.
-        rotary: the model's rotation.
+        places: sinks, window, and the rotation of queries at their places in the cache.
         dtype: what is computed; given where pages hold codes.
         scores: what the model does with scores; only their scale may be special.
     """
@@ -71,27 +92,21 @@ class SinkPagedAttention(TorchPagedAttention):
         self,
         pages: KvPages,
         num_heads: int,
-        num_sinks: int,
-        window: int,
-        rotary: StreamingRotary,
+        places: CachePlaces,
         dtype: torch.dtype | None = None,
         scores: ScoreOptions = PLAIN_SCORES,
     ) -> None:
         assert scores.is_plain
-        super().__init__(pages, num_heads, (window,) * pages.geometry.num_layers, dtype, scores)
-        self.name = with_codes(revised("torch-attention", f"torch-sinks-{num_sinks}-{window}"), pages.codes)
-        self._num_sinks, self._window, self._rotary = num_sinks, window, rotary
+        super().__init__(pages, num_heads, (places.window,) * pages.geometry.num_layers, dtype, scores)
+        kernel = f"torch-sinks-{places.num_sinks}-{places.window}"
+        self.name = with_codes(revised("torch-attention", kernel), pages.codes)
+        self._places, self._num_sinks, self._window = places, places.num_sinks, places.window
 
     # -- once per step -------------------------------------------------------------------------------
 
     def prepare(self, rows: list[RowSpan]) -> SinkMetadata:
         base = super().prepare(rows)
-        rope = None
-        if any(row.context > self._window for row in rows):
-            places = np.concatenate([np.arange(row.start, row.context) for row in rows])
-            places = np.minimum(places, self._num_sinks + self._window - 1)
-            rope = self._rotary.rows(torch.from_numpy(places).to(self._device))
-        return SinkMetadata(base.slots, base.views, rope)
+        return SinkMetadata(base.slots, base.views, self._places.rope(rows, self._device))
 
     def _decode_group(self, rows: list[RowSpan], window: int | None, *, is_all: bool) -> SinkDecodeGroup:
         group = super()._decode_group(rows, window, is_all=is_all)

@@ -6,6 +6,9 @@
 // one sequence.  It walks the KV in tiles of TILE keys that begin at multiples of TILE, in order, with an online softmax
 // per tile, and reads K and V from the pages.  Therefore a token's result depends on its context alone: not on the chunk it
 // came in, on its neighbours, on the number of threads, or on whether it is a prefill or a decode.
+//
+// Where a token sees the first tokens of its sequence beside a window (attention/sinks.py has the rule), tiles of those come
+// first, with the query rotated a second time.  A first token that is in the window still counts as one of the window.
 #include "attention.h"
 
 #include <omp.h>
@@ -67,6 +70,10 @@ static void write_token(const Step *s, int64_t layer, int64_t token, T *qkv, con
         load_head(heads + h * dim, x, dim);
         if (norm) norm_head(x, norm + h * dim, dim, s->norm_eps, s->norm_offset);
         rotate_head(x, cos, sin, is_key ? head : heads + h * dim, dim, is_key);
+        if (!is_key && s->placed) {
+            T *placed = (T *)s->placed + (token * s->num_heads + h) * dim;
+            rotate_head(x, s->placed_cos + token * dim, s->placed_sin + token * dim, placed, dim, false);
+        }
         if (!is_key) continue;
         write_head<true>(head, block + (h - s->num_heads) * s->head_stride, place, dim, s->is_packed);
     }
@@ -81,7 +88,7 @@ static void write_token(const Step *s, int64_t layer, int64_t token, T *qkv, con
 // -- attention -----------------------------------------------------------------------------------------------------------
 
 struct Scratch {  // of one thread; offsets in floats
-    float *keys, *values, *query, *out, *scores, *weights, *maxima, *totals, *wide;
+    float *keys, *values, *query, *out, *scores, *weights, *maxima, *totals, *wide, *placed;
 
     Scratch(char *base, int64_t dim) {
         int64_t padded = padded_dim(dim);
@@ -94,9 +101,10 @@ struct Scratch {  // of one thread; offsets in floats
         maxima = weights + MOST_ROWS * TILE;
         totals = maxima + ITEM_ROWS;
         wide = totals + ITEM_ROWS;
+        placed = wide + padded * TILE;
     }
     static int64_t bytes(int64_t dim) {
-        return 4 * (padded_dim(dim) * (3 * TILE + 2 * ITEM_ROWS) + 2 * MOST_ROWS * TILE + 2 * ITEM_ROWS) + 64;
+        return 4 * (padded_dim(dim) * (3 * TILE + 3 * ITEM_ROWS) + 2 * MOST_ROWS * TILE + 2 * ITEM_ROWS) + 64;
     }
 };
 
@@ -107,6 +115,23 @@ template <class T, class U> static void copy_query(const T *head, float *units, 
     const int64_t given = dim / U::PER_UNIT;
     memset(units + given, 0, (whole_steps<U>(given) - given) * sizeof(float));
 }
+
+// First tokens that a token sees apart from its window, which begins at `begin`.
+static inline int64_t apart(const Step *s, int64_t begin) { return s->placed ? least(s->first_tokens, begin) : 0; }
+
+struct Tiles {  // tiles of the keys that an item reads: those of `num_apart` first tokens, then those of its window
+    int64_t begin, end, num_apart, num_of_apart, num;
+
+    // Of tokens [position, end) of a sequence.
+    Tiles(const Step *s, int64_t window, int64_t position, int64_t end)
+        : begin(window ? most(0, position + 1 - window) : 0), end(end),
+          num_apart(window ? apart(s, most(0, end - window)) : 0), num_of_apart((num_apart + TILE - 1) / TILE),
+          num(num_of_apart + (end - 1) / TILE - begin / TILE + 1) {}
+    bool is_apart(int64_t n) const { return n < num_of_apart; }
+    int64_t at(int64_t n) const { return (is_apart(n) ? n : begin / TILE + n - num_of_apart) * TILE; }
+    int64_t first_key(int64_t n) const { return is_apart(n) ? 0 : begin; }
+    int64_t last_key(int64_t n) const { return is_apart(n) ? num_apart : end; }
+};
 
 struct Factors {  // of scores; cap: 0 is none
     float scale, cap;
@@ -160,10 +185,21 @@ static float tile_weights(float *scores, float *weights, int columns, int begin,
     return factors[0];
 }
 
-// Pointers to K of the keys of one tile, null for keys outside of [begin, end); returns how many columns are needed.
+struct Range {  // of keys, counted from the beginning of a tile
+    int64_t begin, end;
+};
+
+// Keys of a tile that the token at `position` sees.
+static inline Range seen_of_tile(const Step *s, int64_t window, int64_t position, int64_t tile, bool is_apart) {
+    const int64_t begin = window ? most(0, position + 1 - window) : 0;
+    if (is_apart) return Range{0, apart(s, begin) - tile};
+    return Range{most(0, begin - tile), position + 1 - tile};
+}
+
+// Pointers to K of the keys of tile `n`, null for keys that the item does not see; returns how many columns are needed.
 template <class P, int SPAN>
-static int keys_of_tile(const Step *s, const P *head, const int64_t *table, int64_t tile, int64_t begin, int64_t end,
-                        const P **rows) {
+static int keys_of_tile(const Step *s, const P *head, const int64_t *table, const Tiles &tiles, int64_t n, const P **rows) {
+    const int64_t tile = tiles.at(n), begin = tiles.first_key(n), end = tiles.last_key(n);
     int count = (int)(least(end, tile + TILE) - tile), columns = (count + SPAN - 1) / SPAN * SPAN;
     for (int k = 0; k < columns; k++) {
         int64_t key = tile + k;
@@ -237,8 +273,8 @@ static void run_item(const Step *s, int64_t layer, int64_t window, const Item *i
     const Row *row = s->rows + item->row;
     const int64_t dim = s->head_dim, padded = padded_dim(dim), group = s->num_heads / s->kv_heads;
     const int64_t num_rows = (item->last - item->first) * group, width = (s->num_heads + 2 * s->kv_heads) * dim;
-    const int64_t position = row->start + item->first, end = row->start + item->last;
-    const int64_t begin = window ? most(0, position + 1 - window) : 0;
+    const int64_t position = row->start + item->first;
+    const Tiles tiles(s, window, position, row->start + item->last);
     const P *head = (const P *)s->pages + layer * s->layer_stride + item->kv_head * s->head_stride;
     const Factors scale(s);
     const int num_blocks = (int)num_blocks_of<U>(num_rows), units = (int)whole_steps<U>(dim / U::PER_UNIT);
@@ -247,21 +283,25 @@ static void run_item(const Step *s, int64_t layer, int64_t window, const Item *i
     for (int64_t i = 0; i < num_rows; i++) {
         int64_t token = row->begin + item->first + i / group, q = item->kv_head * group + i % group;
         copy_query<T, U>(qkv + token * width + q * dim, t.query + i * padded, dim);
+        if (tiles.num_apart)
+            copy_query<T, U>((const T *)s->placed + (token * s->num_heads + q) * dim, t.placed + i * padded, dim);
         begin_softmax(s, layer, q, t.maxima + i, t.totals + i);
     }
     memset(t.out, 0, num_rows * padded * sizeof(float));
 
-    const P *tiles[2][TILE];
+    const P *keys[2][TILE];
     float scales[2][TILE];
     const int64_t *table = s->tables + row->table;
-    int next_columns = keys_of_tile<P, U::SPAN>(s, head, table, begin / TILE * TILE, begin, end, tiles[0]);
-    fetch_rows(s, tiles[0], next_columns);
-    for (int64_t tile = begin / TILE * TILE, turn = 0; tile < end; tile += TILE, turn = 1 - turn) {
-        const P **rows = tiles[turn];
+    int next_columns = keys_of_tile<P, U::SPAN>(s, head, table, tiles, 0, keys[0]);
+    fetch_rows(s, keys[0], next_columns);
+    for (int64_t n = 0, turn = 0; n < tiles.num; n++, turn = 1 - turn) {
+        const int64_t tile = tiles.at(n);
+        const bool is_apart = tiles.is_apart(n);
+        const P **rows = keys[turn];
         const int columns = next_columns;
-        if (tile + TILE < end) {
-            next_columns = keys_of_tile<P, U::SPAN>(s, head, table, tile + TILE, begin, end, tiles[1 - turn]);
-            fetch_rows(s, tiles[1 - turn], next_columns);
+        if (n + 1 < tiles.num) {
+            next_columns = keys_of_tile<P, U::SPAN>(s, head, table, tiles, n + 1, keys[1 - turn]);
+            fetch_rows(s, keys[1 - turn], next_columns);
         }
         TileScales of_tile;
         if constexpr (is_code<P>)
@@ -271,16 +311,18 @@ static void run_item(const Step *s, int64_t layer, int64_t window, const Item *i
         for (int b = 0; b < num_blocks; b++) {
             int64_t first = block_begin<U>(num_rows, b), last = block_begin<U>(num_rows, b + 1);
             int64_t lowest = position + first / group, highest = position + (last - 1) / group;
-            if (highest < tile || (window && lowest + 1 - window >= tile + TILE)) continue;  // none of them sees the tile
-            int count = (int)(last - first), seen = (int)least(columns, (highest - tile) / U::SPAN * U::SPAN + U::SPAN);
+            const Range least_seen = seen_of_tile(s, window, lowest, tile, is_apart);
+            const Range most_seen = seen_of_tile(s, window, highest, tile, is_apart);
+            if (most_seen.end <= 0 || least_seen.begin >= TILE) continue;  // none of them sees the tile
+            int count = (int)(last - first), seen = (int)least(columns, (most_seen.end - 1) / U::SPAN * U::SPAN + U::SPAN);
+            const float *query = (is_apart ? t.placed : t.query) + first * padded;
             float factors[MOST_ROWS];
-            multiply<U>(scope, count, t.keys, TILE, t.query + first * padded, padded, units, t.scores, TILE, 0, seen,
-                        Fetch());
+            multiply<U>(scope, count, t.keys, TILE, query, padded, units, t.scores, TILE, 0, seen, Fetch());
             for (int i = 0; i < count; i++) {
-                int64_t at = position + (first + i) / group;
-                int hide = window ? (int)most(0, at + 1 - window - tile) : 0, stop = (int)least(TILE, at + 1 - tile);
-                factors[i] = tile_weights<U>(t.scores + i * TILE, t.weights + i * TILE, seen, hide, (int)most(0, stop),
-                                             scale, t.maxima + first + i, t.totals + first + i, of_tile);
+                const Range sight = seen_of_tile(s, window, position + (first + i) / group, tile, is_apart);
+                factors[i] = tile_weights<U>(t.scores + i * TILE, t.weights + i * TILE, seen, (int)sight.begin,
+                                             (int)least(TILE, most(0, sight.end)), scale, t.maxima + first + i,
+                                             t.totals + first + i, of_tile);
             }
             multiply<U>(scope, count, t.values, padded, t.weights, TILE, seen / U::PER_UNIT, t.out + first * padded, padded,
                         factors, (int)padded, Fetch());
@@ -295,7 +337,8 @@ static void run_item(const Step *s, int64_t layer, int64_t window, const Item *i
 // Where K of the groups of a tile begins for KV head 0, in elements from the beginning of the layer.  A group that is not
 // seen at all is another one's: its weights are zeros.  Returns how many are read.
 template <class U>
-static int groups_of_tile(const Step *s, const int64_t *table, int64_t tile, int64_t begin, int64_t end, int64_t *groups) {
+static int groups_of_tile(const Step *s, const int64_t *table, const Tiles &tiles, int64_t n, int64_t *groups) {
+    const int64_t tile = tiles.at(n), begin = tiles.first_key(n), end = tiles.last_key(n);
     const int count = (int)((least(end, tile + TILE) - tile + GROUP_KEYS - 1) / GROUP_KEYS);
     for (int g = 0; g < TILE / GROUP_KEYS; g++) {
         int64_t key = tile + least(g, count - 1) * GROUP_KEYS;
@@ -306,16 +349,16 @@ static int groups_of_tile(const Step *s, const int64_t *table, int64_t tile, int
     return (count + together - 1) / together * together;
 }
 
-static inline int64_t first_key(const Step *s, const Item *item, int64_t window) {  // of an item of one token
-    return window ? most(0, s->rows[item->row].start + item->last - window) : 0;
+static inline Tiles tiles_of_token(const Step *s, const Item *item, int64_t window) {  // of an item of one token
+    const int64_t end = s->rows[item->row].start + item->last;
+    return Tiles(s, window, end - 1, end);
 }
 
 // The first tile of the item that this thread computes after `item`, from the KV heads of `item` on.
 template <class U>
 static void first_groups(const Step *s, const Item *following, const Item *item, int64_t window, int64_t *groups) {
     const Row *row = s->rows + following->row;
-    const int64_t begin = first_key(s, following, window);
-    groups_of_tile<U>(s, s->tables + row->table, begin / TILE * TILE, begin, row->start + following->last, groups);
+    groups_of_tile<U>(s, s->tables + row->table, tiles_of_token(s, following, window), 0, groups);
     for (int g = 0; g < TILE / GROUP_KEYS; g++) groups[g] += (following->kv_head - item->kv_head) * s->head_stride;
 }
 
@@ -333,7 +376,7 @@ struct Sight {  // of a token: keys of a tile that it sees, and the factors of i
 // One tile for rows [first, first + rows) of a scratch, all of one KV head.
 template <class U, class P>
 static void attend_tile(ItemScope<U> &scope, const Step *s, const P *head, const int64_t *now, const int64_t *next,
-                        int count, int64_t first, int rows, const Sight &sight, const Scratch &t) {
+                        int count, int64_t first, int rows, const Sight &sight, const float *query, const Scratch &t) {
     const int64_t dim = s->head_dim;
     const TileGroups<P> keys = groups_of_head(head, now, next), values = groups_of_head(head + s->kv_stride, now, next);
     float factors[U::TOKEN_ROWS], scales[2][TILE];
@@ -345,7 +388,7 @@ static void attend_tile(ItemScope<U> &scope, const Step *s, const P *head, const
         }
         of_tile = TileScales{scales[0], scales[1]};
     }
-    score_rows(scope, keys, count, rows, t.query + first * dim, dim, t.scores, t.keys);
+    score_rows(scope, keys, count, rows, query + first * dim, dim, t.scores, t.keys);
     for (int i = 0; i < rows; i++)
         factors[i] = tile_weights<U>(t.scores + i * TILE, t.weights + i * TILE, count * GROUP_KEYS, sight.begin, sight.end,
                                      sight.scale, t.maxima + first + i, t.totals + first + i, of_tile);
@@ -359,36 +402,40 @@ static void run_token(const Step *s, int64_t layer, int64_t window, const Item *
     typedef typename UnitsOf<T>::type U;
     const Row *row = s->rows + item->row;
     const int64_t dim = s->head_dim, group = s->num_heads / s->kv_heads, num_rows = item->num_kv_heads * group;
-    const int64_t token = row->begin + item->first, end = row->start + item->last;
-    const int64_t begin = first_key(s, item, window), num_blocks = (group + U::TOKEN_ROWS - 1) / U::TOKEN_ROWS;
+    const int64_t token = row->begin + item->first, num_blocks = (group + U::TOKEN_ROWS - 1) / U::TOKEN_ROWS;
+    const Tiles tiles = tiles_of_token(s, item, window);
     ItemScope<U> scope;
     const P *layer_pages = (const P *)s->pages + layer * s->layer_stride, *head;
     const T *query = qkv + token * (s->num_heads + 2 * s->kv_heads) * dim + item->kv_head * group * dim;
+    const T *placed = (const T *)s->placed + (token * s->num_heads + item->kv_head * group) * dim;
     for (int64_t i = 0; i < num_rows; i++) {
         copy_query<T, U>(query + i * dim, t.query + i * dim, dim);
+        if (tiles.num_apart) copy_query<T, U>(placed + i * dim, t.placed + i * dim, dim);
         begin_softmax(s, layer, item->kv_head * group + i, t.maxima + i, t.totals + i);
     }
     memset(t.out, 0, num_rows * dim * sizeof(float));
 
     int64_t groups[2][TILE / GROUP_KEYS];
     const int64_t *table = s->tables + row->table;
-    int next_count = groups_of_tile<U>(s, table, begin / TILE * TILE, begin, end, groups[0]);
-    for (int64_t tile = begin / TILE * TILE, turn = 0; tile < end; tile += TILE, turn = 1 - turn) {
+    int next_count = groups_of_tile<U>(s, table, tiles, 0, groups[0]);
+    for (int64_t n = 0, turn = 0; n < tiles.num; n++, turn = 1 - turn) {
         const int count = next_count;
         const int64_t *now = groups[turn], *next = now;
-        if (tile + TILE < end) {
-            next_count = groups_of_tile<U>(s, table, tile + TILE, begin, end, groups[1 - turn]);
+        if (n + 1 < tiles.num) {
+            next_count = groups_of_tile<U>(s, table, tiles, n + 1, groups[1 - turn]);
             next = groups[1 - turn];
         } else if (following) {
             first_groups<U>(s, following, item, window, groups[1 - turn]);
             next = groups[1 - turn];
         }
-        const Sight sight{(int)most(0, begin - tile), (int)least(TILE, end - tile), Factors(s)};
+        const int64_t tile = tiles.at(n);
+        const Sight sight{(int)most(0, tiles.first_key(n) - tile), (int)least(TILE, tiles.last_key(n) - tile), Factors(s)};
+        const float *queries = tiles.is_apart(n) ? t.placed : t.query;
         for (int64_t h = 0; h < item->num_kv_heads; h++)
             for (int64_t b = 0; b < num_blocks; b++) {
                 const int64_t first = group * b / num_blocks, rows = group * (b + 1) / num_blocks - first;
                 head = layer_pages + (item->kv_head + h) * s->head_stride;
-                attend_tile(scope, s, head, now, next, count, h * group + first, (int)rows, sight, t);
+                attend_tile(scope, s, head, now, next, count, h * group + first, (int)rows, sight, queries, t);
             }
     }
     for (int64_t i = 0; i < num_rows; i++) {

@@ -20,6 +20,8 @@ struct Step {  // mirrored by native/structures.py
     const float *cos, *sin;
     char *scratch;
     const float *sinks;     // [layers, num_heads], or null: scores that take their share of the softmax
+    const float *placed_cos, *placed_sin;  // [tokens, head_dim]: rotation of queries for first tokens
+    void *placed;           // [tokens, num_heads, head_dim]: queries rotated so, or null: no token sees first tokens apart
     int64_t scratch_bytes;  // per thread
     int64_t block_stride, layer_stride, kv_stride, head_stride;
     int64_t num_rows, num_tokens, num_items;
@@ -28,6 +30,7 @@ struct Step {  // mirrored by native/structures.py
     int64_t is_packed;  // K lies as packed_keys.h says
     int64_t codes;      // pages are bytes, of rows as kv_codes.h says; 0: numbers of `dtype`
     int64_t row;        // elements of the pages, from a token of a head to the next one
+    int64_t first_tokens;  // of the sequence, which every token sees beside its window (StreamingLLM's sinks); 0: none
     float scale, cap, norm_eps, norm_offset;  // cap: 0 is none
 };
 

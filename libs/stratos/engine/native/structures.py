@@ -18,13 +18,14 @@ class AttentionStep(ctypes.Structure):
 
     _fields_ = (
         *((name, c_void_p) for name in ("pages", "rows", "tables", "slots", "items", "cos", "sin", "scratch", "sinks")),
+        *((name, c_void_p) for name in ("placed_cos", "placed_sin", "placed")),
         *(
             (name, c_int64)
             for name in (
                 *("scratch_bytes", "block_stride", "layer_stride", "kv_stride", "head_stride"),
                 *("num_rows", "num_tokens", "num_items"),
                 *("num_heads", "kv_heads", "head_dim", "block_size"),
-                *("dtype", "threads", "is_packed", "codes", "row"),
+                *("dtype", "threads", "is_packed", "codes", "row", "first_tokens"),
             )
         ),
         *((name, c_float) for name in ("scale", "cap", "norm_eps", "norm_offset")),

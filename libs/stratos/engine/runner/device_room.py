@@ -14,4 +14,4 @@ def room_of(device: torch.device) -> Room:
     if device.type != "cuda":
         return cpu_room(read_machine(), taken_bytes=resident_bytes())
     free, total = torch.cuda.mem_get_info(device)
-    return Room(is_gpu=True, total_bytes=total, free_bytes=free)
+    return Room(is_gpu=True, total_bytes=total, free_bytes=free, host_free_bytes=read_machine().available_bytes)

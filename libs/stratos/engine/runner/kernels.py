@@ -54,6 +54,8 @@ class Kernels:
     """Triton's kernels of a layer are launched while the one before still runs."""
     packs_keys: bool = True
     """The C++ kernels: K lies in the pages as they read it."""
+    has_native_sinks: bool = True
+    """The C++ kernels: attention sinks by them, too."""
 
     def linear(self, config: RunnerConfig, device: torch.device, dtype: torch.dtype) -> LinearFactory:
         """Factory of the linear layers."""
@@ -74,11 +76,14 @@ class Kernels:
             library=self.library if config.kernels.native_gemm else None,
         )
 
+    def attending(self, head_dim: int) -> NativeLibrary | None:
+        """The C++ kernels, where attention is computed by them."""
+        return None if self.is_triton or head_dim > MAX_HEAD_DIM else self.library
+
     def key_unit(self, geometry: KvGeometry, dtype: torch.dtype) -> int:
         """``KvPages.key_unit`` for the attention backend, which computes in ``dtype``."""
-        if self.is_triton or self.library is None or not self.packs_keys or geometry.head_dim > MAX_HEAD_DIM:
-            return 0
-        return key_unit(self.library, geometry, dtype)
+        library = self.attending(geometry.head_dim)
+        return 0 if library is None or not self.packs_keys else key_unit(library, geometry, dtype)
 
     def sampler(self, config: RunnerConfig, eos_token_ids: Sequence[int], vocab_size: int) -> NativeSampler | None:
         """The sampler by the C++ kernels, where they are used; arguments as for it."""
@@ -117,8 +122,9 @@ class Kernels:
                 has_pdl=self.has_pdl,
                 scores=scores,
             )
-        if self.library is not None and pages.geometry.head_dim <= MAX_HEAD_DIM:
-            return NativePagedAttention(self.library, pages, num_heads, windows, dtype, scores)
+        library = self.attending(pages.geometry.head_dim)
+        if library is not None:
+            return NativePagedAttention(library, pages, num_heads, windows, dtype, scores)
         kernel = TorchTiledAttention if self.is_exact else TorchPagedAttention
         return kernel(pages, num_heads, windows, dtype, scores)
 
@@ -158,7 +164,14 @@ def choose_kernels(config: RunnerConfig, device: torch.device, dtype: torch.dtyp
     ops = ExactTorchOps() if is_exact else TorchOps()
     if library is not None and switches.fused_ops:
         ops = NativeOps(library, dtype)
-    return Kernels(ops, library, is_exact, packs_keys=switches.packed_keys, kv_codes=KV_CODES.get(config.kv_dtype))
+    return Kernels(
+        ops,
+        library,
+        is_exact,
+        packs_keys=switches.packed_keys,
+        has_native_sinks=switches.native_sinks,
+        kv_codes=KV_CODES.get(config.kv_dtype),
+    )
 
 
 def _is_older(device: torch.device, capability: tuple[int, int]) -> bool:

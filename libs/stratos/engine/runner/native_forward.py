@@ -8,6 +8,7 @@ Steps with adapters take the layered pass; so do models with experts, for which 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from stratos.engine.layers.linear import Linear
 from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.native_linear import NativeProduct
 from stratos.engine.layers.native_ops import NativeOps
-from stratos.engine.layers.rotary import RotaryTable
+from stratos.engine.layers.rotary import RopeRows, RotaryTable, StreamingRotary
 from stratos.engine.models.decoder import Decoder, DecoderLayer
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.native.structures import (
@@ -40,8 +41,6 @@ def make_forward(
     """The pass in one call where it is wanted and every part of the model has a kernel, else the layered one."""
     layered = LayeredForward(decoder, attention)
     if not is_whole or library is None or not isinstance(attention, NativePagedAttention):
-        return layered
-    if not all(isinstance(rotary, RotaryTable) for rotary in decoder.rotaries):
         return layered
     linears = [linear for layer in decoder.layers for linear in _linears(layer)]
     if decoder.lm_head is not None:
@@ -80,11 +79,10 @@ class NativeForward(Forward):
         self._library, self._decoder, self._attention, self._layered = library, decoder, attention, layered
         config, options, first = decoder.config, decoder.config.options, decoder.layers[0]
         assert isinstance(first.mlp, GatedMlp)
-        ropes = [rotary for rotary in decoder.rotaries if isinstance(rotary, RotaryTable)]
-        self._tables = tuple(
-            (ctypes.c_void_p * len(ropes))(*(table.data_ptr() for table in tables))
-            for tables in ([rope.cos for rope in ropes], [rope.sin for rope in ropes])
-        )
+        ropes = decoder.rotaries
+        self._on_demand = ropes[0] if isinstance(ropes[0], StreamingRotary) else None
+        self._tables = tuple((ctypes.c_void_p * len(ropes))() for _ in range(2))
+        self._set_tables([rotary for rotary in ropes if isinstance(rotary, RotaryTable)])
         inner = _argument(first.mlp.down).k
         self._layers = (LayerWeights * config.num_layers)(
             *(_layer(layer, window) for layer, window in zip(decoder.layers, config.windows, strict=True))
@@ -128,13 +126,22 @@ class NativeForward(Forward):
         step.arguments.norm_offset = self._decoder.config.options.norm_offset
         arguments = self._buffers.arguments
         arguments.step = ctypes.addressof(step.arguments)
-        arguments.token_ids, arguments.positions = inputs.token_ids.data_ptr(), inputs.positions.data_ptr()
+        positions = inputs.positions
+        if self._on_demand is not None:  # the step's own rows are the table
+            rope, positions = self._on_demand.rows(positions), torch.arange(num_tokens)
+            self._set_tables([rope])
+        arguments.token_ids, arguments.positions = inputs.token_ids.data_ptr(), positions.data_ptr()
         arguments.sampled, arguments.num_sampled = sampled.ctypes.data, num_sampled
         arguments.logits, arguments.is_finite = self._logits.ctypes.data, is_finite.ctypes.data
         arguments.threads = torch.get_num_threads()
         self._library.forward(ctypes.byref(self._model), ctypes.byref(arguments))
         logits = self._decoder.finished(torch.from_numpy(self._logits[:num_sampled])) if num_sampled else None
         return ForwardResult(self._buffers.residual, logits, is_finite)
+
+    def _set_tables(self, ropes: Sequence[RotaryTable | RopeRows]) -> None:
+        """Let the model's rotations be ``ropes``, in order."""
+        for index, rope in enumerate(ropes):
+            self._tables[0][index], self._tables[1][index] = rope.cos.data_ptr(), rope.sin.data_ptr()
 
 
 def _layer(layer: DecoderLayer, window: int | None) -> LayerWeights:

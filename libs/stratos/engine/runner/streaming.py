@@ -16,12 +16,15 @@ import torch
 from torch import Tensor
 
 from stratos.common.errors import InvalidCheckpoint
+from stratos.core.kv import KvGeometry
 from stratos.engine.attention.backend import AttentionBackend
+from stratos.engine.attention.native_sinks import NativeSinkAttention
 from stratos.engine.attention.scores import PLAIN_SCORES, ScoreOptions
-from stratos.engine.attention.sinks import SinkPagedAttention
+from stratos.engine.attention.sinks import CachePlaces, SinkPagedAttention
 from stratos.engine.checkpoint.model_config import DecoderConfig
 from stratos.engine.layers.rotary import StreamingRotary
 from stratos.engine.memory.kv_pages import KvPages
+from stratos.engine.native.library import NativeLibrary
 from stratos.engine.runner.kernels import Kernels
 from stratos.engine.settings import RunnerConfig
 
@@ -66,13 +69,23 @@ class Streaming:
         scores: ScoreOptions = PLAIN_SCORES,
     ) -> AttentionBackend:
         """The backend: without sinks it is a sliding window, which every backend has."""
+        num_heads, library = self.model.num_heads, self._sink_library(kernels)
         if not self.num_sinks:
-            return kernels.attention(pages, self.model.num_heads, self.model.windows, dtype, kv_scales, scores)
-        backend = SinkPagedAttention(
-            pages, self.model.num_heads, self.num_sinks, self.window, self.rotary, dtype, scores
-        )
-        _log.warning("attention sinks: attention runs on %s, the C++ and Triton kernels have no sinks", backend.name)
+            return kernels.attention(pages, num_heads, self.model.windows, dtype, kv_scales, scores)
+        places = CachePlaces(self.num_sinks, self.window, self.rotary)
+        if library is not None:
+            return NativeSinkAttention(library, pages, num_heads, places, dtype, scores)
+        backend = SinkPagedAttention(pages, num_heads, places, dtype, scores)
+        _log.warning("attention sinks: attention runs on %s, not on the C++ kernels", backend.name)
         return backend
+
+    def key_unit(self, kernels: Kernels, geometry: KvGeometry, dtype: torch.dtype) -> int:
+        """``KvPages.key_unit`` for the backend."""
+        is_torch = self.num_sinks > 0 and self._sink_library(kernels) is None
+        return 0 if is_torch else kernels.key_unit(geometry, dtype)
+
+    def _sink_library(self, kernels: Kernels) -> NativeLibrary | None:
+        return kernels.attending(self.model.head_dim) if kernels.has_native_sinks else None
 
 
 def streaming(config: RunnerConfig, model: DecoderConfig, device: torch.device) -> Streaming | None:

@@ -156,7 +156,7 @@ class TorchRunner(Runner):
         kv_dtype = torch.float8_e4m3fn if kernels.has_fp8_kv else dtype if codes is None else torch.uint8
         geometry = _geometry(model, config.block_size, kv_dtype, codes.scale_bytes if codes else 0)
         num_blocks = num_blocks_for(geometry, config.kv_pool_bytes)
-        key_unit = 0 if streams else kernels.key_unit(geometry, dtype)
+        key_unit = streams.key_unit(kernels, geometry, dtype) if streams else kernels.key_unit(geometry, dtype)
         # A team of threads that waits for cores stops the streams of other processes; one thread loads as well.  At
         # the same time the system clears the pool's memory, for a thread that may run where this one may: on the same
         # memory node.

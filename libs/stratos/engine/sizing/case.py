@@ -31,6 +31,8 @@ class Room:
     total_bytes: int
     free_bytes: int
     """0: unknown, and nothing is refused."""
+    host_free_bytes: int = 0
+    """Beside a GPU, memory of its host that is free; 0: unknown."""
     limited_by: str = "memory"
     num_sharers: int = 1
     """Engines that start on this memory."""

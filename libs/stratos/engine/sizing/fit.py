@@ -117,5 +117,10 @@ def draft_config(config: RunnerConfig, scheduler: SchedulerConfig) -> RunnerConf
 
 def fitted(config: RunnerConfig, plan: EnginePlan) -> RunnerConfig:
     """``config`` with the plan's choices."""
-    sizes = {"dtype": plan.dtype, "kv_pool_bytes": plan.kv_pool_bytes, "max_model_len": plan.max_model_len}
+    sizes = {
+        "dtype": plan.dtype,
+        "kv_pool_bytes": plan.kv_pool_bytes,
+        "host_pool_bytes": plan.host_pool_bytes,
+        "max_model_len": plan.max_model_len,
+    }
     return replace(config, **sizes)  # type: ignore[arg-type]  # the plan's type is one of the setting's

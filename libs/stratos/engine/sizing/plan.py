@@ -32,6 +32,8 @@ from stratos.engine.sizing.need import ModelNeed
 
 SMALL_FLOAT32_BYTES = 256 * MIB
 """Weights up to this size are computed in float32 on a CPU: they cost a token a few milliseconds at most."""
+LEAST_HOST_BYTES, MOST_HOST_BYTES, MOST_HOST_POOLS = 256 * MIB, 32 * GIB, 4
+"""Bounds of host memory that is chosen here, the last one in KV pools: it is page-locked, and a start waits for it."""
 LEAST_TOKENS = 1024
 """A pool chosen here holds a sequence of so many tokens, or the engine does not start."""
 
@@ -51,6 +53,7 @@ class EnginePlan:
 
     dtype: str
     kv_pool_bytes: int
+    host_pool_bytes: int
     max_model_len: int
     choices: tuple[SizingChoice, ...]
 
@@ -84,14 +87,17 @@ def plan_engine(case: SizingCase) -> EnginePlan:
     why_len = "as set" if case.set_model_len else "the model's"
     if is_cut:
         longest, why_len = held, f"what the pool holds; the model's is {need.max_model_len:,}"
+    host_pool, why_host = _choose_host_pool(case, pool)
     return EnginePlan(
         dtype=dtype,
         kv_pool_bytes=pool,
+        host_pool_bytes=host_pool,
         max_model_len=longest,
         choices=(
             SizingChoice("dtype", dtype, why_dtype),
             SizingChoice("weights", size(need.weight_bytes(dtype)), _why_weights(need)),
             SizingChoice("KV pool", size(pool), f"{pool // token_bytes:,} tokens of {size(token_bytes)}; {why_pool}"),
+            SizingChoice("host tier", size(host_pool) if host_pool else "off", why_host),
             *_adapter_choice(case, dtype, adapters),
             *_draft_choice(case, dtype),
             *_staging_choice(case),
@@ -168,6 +174,17 @@ def _choose_pool(case: SizingCase, least: int, longest: int, token_bytes: int, f
         max(least, most // block_bytes * block_bytes),
         f"{share:.0%} of what {size(room.share_bytes)} ({room.limited_by}) leave, not {size(wanted)}",
     )
+
+
+def _choose_host_pool(case: SizingCase, pool: int) -> tuple[int, str]:
+    config, room = case.config, case.room
+    if not room.is_gpu:
+        why = "a larger KV pool is the same memory, without copies"
+        return config.host_pool_bytes, f"as set; {why}" if config.host_pool_bytes else f"on a CPU {why}"
+    most = min(int(room.host_free_bytes * config.host_memory_share), MOST_HOST_POOLS * pool, MOST_HOST_BYTES)
+    if most < LEAST_HOST_BYTES or most <= config.host_pool_bytes:
+        return config.host_pool_bytes, "as set"
+    return most, f"evicted KV, of {size(room.host_free_bytes)} that are free beside the GPU; set host_memory_share"
 
 
 def _pool_name(pool: int, token_bytes: int) -> str:

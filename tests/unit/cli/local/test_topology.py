@@ -181,3 +181,24 @@ def test_kv_on_disk_outlives_the_run(tmp_path: Path) -> None:
     data = DataDir(tmp_path)
     assert data.kv_path.is_relative_to(tmp_path)
     assert not data.kv_path.is_relative_to(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("kv_host", "device", "pool", "share"),
+    [("auto", "cpu", 0, None), ("auto", "cuda", 0, 0.25 / 2), ("off", "cuda", 0, 0.0), ("3", "cuda", 3, 0.0),
+     ("3", "cpu", 3, None)],
+)  # fmt: skip
+def test_host_memory_for_kv_is_shared_by_all_workers_of_the_machine(
+    kv_host: str, device: str, pool: int, share: float | None
+) -> None:
+    options = UpOptions(model_path=Path("/m"), prefill=1, decode=1, max_decode=1, kv_host=kv_host, device=device)
+    sizes = topology.worker_sizes(options)
+    assert int(sizes["RUNNER__HOST_POOL_BYTES"]) == pool << 30
+    assert (float(sizes["RUNNER__HOST_MEMORY_SHARE"]) if share is not None else None) == share
+    assert ("RUNNER__HOST_MEMORY_SHARE" in sizes) == (device == "cuda")
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "4097", "1.5", "all", "", "99999"])
+def test_what_is_no_size_of_host_memory_is_refused(wrong: str) -> None:
+    with pytest.raises(BadRequest, match="--kv-host must be auto, off or 1 to 4096"):
+        UpOptions(model_path=Path("/m"), kv_host=wrong)

@@ -90,9 +90,14 @@ def test_another_model_gets_the_type_that_was_asked_for() -> None:
     assert (again.dtype, again.asked_dtype) == (first.dtype, "auto")
 
 
-def test_memory_that_kv_goes_through_to_a_disk_is_in_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_memory_of_kv_is_in_the_plan_of_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     asks: list[WorkerAsk] = []
     monkeypatch.setattr(workers, "plan_workers", lambda ask, *more: asks.append(ask) or plan_workers(ask, *more))
-    for gib in (0, 1):
-        fitted(UpOptions(model_path=DRAFT, kv_disk_gib=gib))
-    assert [worker_settings(ask, {}).runner.host_pool_bytes for ask in asks] == [0, DiskTierConfig().staging_bytes]
+    staging, texts = DiskTierConfig().staging_bytes, []
+    for changes in ({}, {"kv_disk_gib": 1}, {"kv_host": "1"}, {"kv_host": "1", "kv_disk_gib": 1}, {"kv_host": "off"}):
+        options = UpOptions(model_path=DRAFT, prefill=1, decode=1, max_decode=3, **changes)
+        texts.append(fitted(options)[1])
+    assert [worker_settings(ask, {}).runner.host_pool_bytes for ask in asks] == [0, staging, 1 << 30, 1 << 30, 0]
+    assert {ask.num_workers for ask in asks} == {4}, "those that the autoscaler adds count"
+    lines = [next(line for line in text.splitlines() if "host tier" in line) for text in texts]
+    assert [line.split()[2] for line in lines] == ["off", "256.0", "1.0", "1.0", "off"]

@@ -17,7 +17,9 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.rope_config import RopeConfig
 from stratos.engine.core import EngineCore
 from stratos.engine.layers.rotary import RotaryTable, StreamingRotary, inverse_frequencies
+from stratos.engine.runner.native_forward import NativeForward
 from tests.support.paths import BASE_MODEL
+from tests.support.reference.native_kernels import NATIVE_SETS
 from tests.support.reference.tiny_models import save_tiny, save_tiny_llama
 from tests.support.worlds.core_driver import make_core, make_request, run
 from tests.support.worlds.plan_driver import load_runner
@@ -85,13 +87,24 @@ class DenseReference:
         return torch.log_softmax(logits, -1)
 
 
-@pytest.mark.parametrize(("sinks", "window", "native"), [(SINKS, WINDOW, True), (5, 6, False), (0, WINDOW, True)])
-def test_tokens_follow_the_rule_of_the_paper(tiny: tuple[Path, Any], sinks: int, window: int, native: bool) -> None:
+@pytest.mark.parametrize(
+    ("sinks", "window", "off"),
+    [
+        (SINKS, WINDOW, ()),
+        (SINKS, WINDOW, ("native_sinks",)),
+        (5, 6, ("native_kernels",)),
+        (5, 6, ("whole_step",)),
+        (0, WINDOW, ()),
+    ],
+)
+def test_tokens_follow_the_rule_of_the_paper(
+    tiny: tuple[Path, Any], sinks: int, window: int, off: tuple[str, ...]
+) -> None:
     """Chunks of 7 tokens, decodes and prompts in one batch, and preemptions with and without the host tier."""
     path, model = tiny
     runner = {
         "attention_sinks": sinks, "attention_window": window, "max_stream_len": 4096,
-        "native_kernels": native, "host_pool_bytes": 20 * BLOCK_BYTES if native else 0,
+        "host_pool_bytes": 0 if "native_kernels" in off else 20 * BLOCK_BYTES, **dict.fromkeys(off, False),
     }  # fmt: skip
     core = make_core(
         path, kv_pool_bytes=16 * BLOCK_BYTES, runner=runner, max_num_batched_tokens=7, kv_watermark=1.0,
@@ -122,7 +135,24 @@ def test_kv_is_bounded_however_long_the_stream(tiny: tuple[Path, Any]) -> None:
     assert bound is not None
     assert most <= bound < 435 // 4
     ledger = core.status().blocks
-    assert ledger.free == ledger.total, "blocks of such streams are not shared"
+    assert ledger.free + ledger.cached == ledger.total
+
+
+@pytest.mark.parametrize("sinks", [0, SINKS])
+def test_streams_of_one_prompt_share_its_blocks(tiny: tuple[Path, Any], sinks: int) -> None:
+    """A prompt of nine windows, again, and a longer one: what the second and third find cached changes no token."""
+    runner, prompt = {**STREAMING, "attention_sinks": sinks}, [(i * 31 + 5) % 97 for i in range(90)]
+    prompts, found = {"first": prompt, "again": prompt, "longer": [*prompt, 3, 1, 4]}, {}
+    core = make_core(tiny[0], kv_pool_bytes=64 * BLOCK_BYTES, runner=runner, max_num_batched_tokens=16)
+    cached = {}
+    for name, tokens in prompts.items():
+        cached[name] = core.match(tuple(tokens), "", b"")
+        found |= run(core, make_request(tokens, name, **PARAMS)).choices
+    assert cached == {"first": 0, "again": 88, "longer": 88}
+    for name, tokens in prompts.items():
+        alone = make_core(tiny[0], runner=runner, prefix_cache=False)
+        expected = run(alone, make_request(tokens, name, **PARAMS)).choices
+        assert found[name, 0].ids == expected[name, 0].ids
 
 
 def test_identity_says_it(tiny: tuple[Path, Any]) -> None:
@@ -160,9 +190,35 @@ def test_models_with_windows_of_their_own_are_refused(tmp_path: Path) -> None:
         load_runner(tmp_path, **STREAMING)
 
 
-def test_the_log_names_the_backend(tiny: tuple[Path, Any], caplog: pytest.LogCaptureFixture) -> None:
-    load_runner(tiny[0], **STREAMING)
+@pytest.mark.parametrize("off", ["native_sinks", "native_kernels"])
+def test_without_the_kernels_the_log_names_the_backend(
+    tiny: tuple[Path, Any], caplog: pytest.LogCaptureFixture, off: str
+) -> None:
+    runner = load_runner(tiny[0], **STREAMING, **{off: False})
     assert "attention runs on torch-sinks-3-10" in caplog.text
+    assert "torch-sinks-3-10" in runner.info.identity.numerics_id
+
+
+@pytest.mark.skipif(not NATIVE_SETS, reason="written for AVX2 and AVX-512")
+def test_the_kernels_compute_sinks_and_whole_steps(tiny: tuple[Path, Any], caplog: pytest.LogCaptureFixture) -> None:
+    runner = load_runner(tiny[0], **STREAMING)
+    assert "-sinks.r" in runner.info.identity.numerics_id
+    assert isinstance(runner.forward, NativeForward)
+    assert "attention runs on" not in caplog.text
+
+
+@pytest.mark.skipif(not NATIVE_SETS, reason="written for AVX2 and AVX-512")
+def test_packed_pages_hold_such_streams(tmp_path: Path) -> None:
+    """Heads of 32 and blocks of 16: pages as the kernels read them, and as rows; tokens and their scores are equal."""
+    save_tiny(tmp_path, "Llama", hidden_size=64, num_attention_heads=2, num_key_value_heads=1, head_dim=32)
+    changes, layouts, found = {**STREAMING, "block_size": 16, "dtype": "bfloat16"}, set(), []
+    for is_packed in (True, False):
+        core = make_core(tmp_path, runner={**changes, "packed_keys": is_packed}, max_num_batched_tokens=16)
+        outcomes = run(core, *(make_request(prompt, f"r{k}", **PARAMS) for k, prompt in enumerate(PROMPTS)))
+        layouts.add(core.info.page_layout)
+        found.append([(choice.ids, choice.logprobs) for choice in outcomes.choices.values()])
+    assert len(layouts) == 2
+    assert found[0] == found[1]
 
 
 def test_angles_far_out_are_those_of_float64() -> None:

@@ -221,3 +221,39 @@ def test_what_fits_without_adapters_is_not_refused_for_their_sake(tight: dict[st
         assert planned.kv_pool_bytes == 62 * GIB
     else:
         assert planned.kv_pool_bytes <= alone.kv_pool_bytes
+
+
+@pytest.mark.parametrize(
+    ("free", "share", "asked", "host"),
+    [
+        (100 * GIB, 0.25, 0, 25 * GIB),
+        (100 * GIB, 0.0, 0, 0),
+        (900 * GIB, 0.25, 0, 32 * GIB),  # page-locked, and the start waits for it
+        (800 * MIB, 0.25, 0, 0),
+        (0, 0.25, 0, 0),  # unknown
+        (800 * MIB, 0.25, GIB, GIB),
+        (100 * GIB, 0.25, GIB, 25 * GIB),
+        (100 * GIB, 0.25, 40 * GIB, 40 * GIB),
+    ],
+)
+def test_beside_a_gpu_evicted_kv_takes_a_bounded_part_of_the_host(
+    free: int, share: float, asked: int, host: int
+) -> None:
+    chosen = plan(LARGE, replace(GPU, host_free_bytes=free), host_memory_share=share, host_pool_bytes=asked)
+    assert chosen.host_pool_bytes == host
+    (choice,) = (choice for choice in chosen.choices if choice.name == "host tier")
+    assert (choice.value == "off") == (host == 0)
+
+
+def test_the_host_tier_of_a_small_pool_is_four_pools() -> None:
+    room = replace(GPU, host_free_bytes=100 * GIB)
+    assert plan(LARGE, room, host_memory_share=0.25, kv_pool_bytes=2 * GIB).host_pool_bytes == 8 * GIB
+
+
+def test_on_a_cpu_the_host_tier_is_off_unless_asked_and_then_counted() -> None:
+    tight = replace(SERVER, free_bytes=24 * GIB)
+    off, on = (plan(LARGE, tight, host_memory_share=0.25, host_pool_bytes=size) for size in (0, 4 * GIB))
+    assert (off.host_pool_bytes, on.host_pool_bytes) == (0, 4 * GIB)
+    assert off.kv_pool_bytes - on.kv_pool_bytes == pytest.approx(2 * GIB, rel=0.01), "half of what is left is the pool"
+    reasons = [next(choice.reason for choice in chosen.choices if choice.name == "host tier") for chosen in (off, on)]
+    assert all("a larger KV pool is the same memory" in reason for reason in reasons)

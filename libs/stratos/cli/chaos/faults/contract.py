@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +31,11 @@ class Breakable(Protocol):
     async def pid_of(self, name: str) -> int:
         """The process of a name."""
 
-    async def metric(self, name: str, metric: str) -> float:
-        """Sum over the series of a metric that a process shows; one that it does not know is no 0."""
+    async def metric(self, name: str, metric: str, reasons: Collection[str] = ()) -> float:
+        """Sum over the series of a metric that a process shows, of ``reasons`` alone where there are any.
+
+        A metric that the process does not know is no 0.
+        """
 
     async def clock_ahead_s(self, name: str) -> float:
         """Seconds that the wall clock of a process is ahead of the true one, as it says itself."""
@@ -45,6 +48,9 @@ class Breakable(Protocol):
 
     def store_path(self) -> Path:
         """Folder of the object store."""
+
+    def kv_path(self, name: str) -> Path:
+        """Folder of a worker's KV on disk; there is none where it has no disk tier."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import psutil
 from stratos.cli.chaos.faults.clock import clock
 from stratos.cli.chaos.faults.contract import Breakable, NoEffect, Proof, Strike
 from stratos.cli.chaos.faults.cuts import partition, reset
+from stratos.cli.chaos.faults.disk_tier import corrupt_disk
 from stratos.cli.chaos.faults.host_tier import corrupt_tier
 from stratos.cli.chaos.faults.kv_bytes import corrupt
 from stratos.cli.chaos.faults.leaving import drain
@@ -31,6 +32,7 @@ FAULTS: Mapping[str, Callable[[Strike], Awaitable[Proof]]] = MappingProxyType(
         "partition": partition,
         "corrupt": corrupt,
         "corrupt-tier": corrupt_tier,
+        "corrupt-disk": corrupt_disk,
         "full-disk": full_disk,
         "memory": short_memory,
         "gone": gone,

@@ -1,0 +1,110 @@
+"""StreamingLLM on a real platform: sinks and a window, KV handed over, a prompt found again, a worker killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.paths import BASE_MODEL
+from tests.support.waiting import wait_until
+from tests.support.worlds.core_driver import make_core, make_request, run
+from tests.support.worlds.platform_process import PlatformProcess, running_platform
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+SIZE = (
+    "--gateways",
+    "2",
+    "--routers",
+    "2",
+    "--prefill",
+    "1",
+    "--decode",
+    "2",
+    "--max-decode",
+    "2",
+    "--dtype",
+    "float32",
+)
+STREAMING = {"attention_window": 120, "attention_sinks": 4, "max_stream_len": 9000}
+ENV = {
+    f"STRATOS_{role}_WORKER_RUNNER__STREAMING__{name.upper()}": str(value)
+    for role in ("PREFILL", "DECODE")
+    for name, value in STREAMING.items()
+} | {"STRATOS_GATEWAY_MODEL__MAX_STREAM_LEN": "9000"}
+NUM_TOKENS = 300
+PROMPTS = [[1 + (kind * 31 + place * (kind + 3)) % 907 for place in range(700)] for kind in range(3)]
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
+    with running_platform(tmp_path_factory.mktemp("platform"), *SIZE, env=ENV) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[list[int]]:
+    """Greedy tokens of one engine that computes everything itself."""
+    core = make_core(BASE_MODEL, kv_pool_bytes=64 << 20, runner={"block_size": 16, **STREAMING})
+    params: dict[str, Any] = {"max_tokens": NUM_TOKENS, "temperature": 0.0, "ignore_eos": True}
+    choices = run(core, *(make_request(prompt, str(kind), **params) for kind, prompt in enumerate(PROMPTS))).choices
+    return [choices[str(kind), 0].ids for kind in range(len(PROMPTS))]
+
+
+def ask(platform: PlatformProcess, kind: int) -> tuple[list[int], int]:
+    """Token ids of a greedy answer, and how many tokens of its prompt were cached."""
+    body: dict[str, Any] = {
+        "model": "base", "prompt": PROMPTS[kind], "max_tokens": NUM_TOKENS, "temperature": 0, "return_token_ids": True,
+        "ignore_eos": True,
+    }  # fmt: skip
+    headers = {"authorization": f"Bearer {platform.api_key}"}
+    answer = httpx.post(f"{platform.base_url}/completions", json=body, headers=headers, timeout=120, trust_env=False)
+    assert answer.status_code == 200, answer.text
+    told = answer.json()
+    return told["choices"][0]["token_ids"], told["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def kill(platform: PlatformProcess, name: str) -> None:
+    """A worker dies, and its next process serves."""
+    before = platform.processes()[name]["pid"]
+    os.kill(before, signal.SIGKILL)
+
+    def is_back() -> bool:
+        now = platform.processes().get(name, {})
+        has_restarted = now.get("pid") not in (None, before) and bool(now.get("metrics_address"))
+        return has_restarted and len(platform.status()["workers"]) == 3
+
+    wait_until(is_back, timeout_s=120)
+
+
+def handed_over(platform: PlatformProcess) -> float:
+    """Hand-offs that decode workers committed."""
+    workers = [facts for name, facts in platform.processes().items() if name.startswith("decode")]
+    texts = [
+        httpx.get(f"http://{facts['metrics_address']}/metrics", trust_env=False, timeout=60).text for facts in workers
+    ]
+    samples = [s for text in texts for family in text_string_to_metric_families(text) for s in family.samples]
+    labels = {"side": "receiver", "outcome": "committed"}
+    return sum(s.value for s in samples if s.name == "stratos_kv_handoffs_total" and labels.items() <= s.labels.items())
+
+
+def test_streams_are_those_of_one_engine_handed_over_found_again_and_after_a_kill(
+    platform: PlatformProcess, expected: list[list[int]]
+) -> None:
+    tokens, num_cached = ask(platform, 0)
+    assert (tokens, num_cached) == (expected[0], 0)
+    assert handed_over(platform) >= 1
+    tokens, num_cached = ask(platform, 0)
+    assert tokens == expected[0]
+    assert num_cached >= 600
+
+    for name in ("decode-0", "decode-1"):  # one of them has the prompt's KV, and each next process has none
+        kill(platform, name)
+    before_kill = handed_over(platform)
+    assert [ask(platform, kind)[0] for kind in range(3)] == expected
+    assert handed_over(platform) > before_kill
