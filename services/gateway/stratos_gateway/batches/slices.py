@@ -143,22 +143,15 @@ class SliceRun:
     async def _line(self, tenant: Tenant, number: int, line: dict[str, Any]) -> None:
         slice_number, epoch = self._claim
         at = self._work.index.begins[slice_number] + number
-        for place in range(MAX_TRIES):
-            own = BatchLine(
+
+        def identity(place: int) -> BatchLine:
+            return BatchLine(
                 name=f"{self._work.batch.id}-{at}",
                 epoch=(epoch - 1) * MAX_TRIES + place + 1,
                 created_unix_s=self._work.batch.created_unix_s,
             )
-            try:
-                async with self._gate.place():
-                    answer = await self._calls.call(tenant, line["url"], line["body"], own)
-                self._found[number] = answer
-                return self._gate.note_answer(is_ok=answer.is_ok)
-            except Retryable as error:
-                self._gate.note_refusal()
-                refused, after_s = error, (error.after_s or 0.0) * min(2.0**place, _MAX_WAIT_S)
-            await asyncio.sleep(min(max(after_s, 0.1), _MAX_WAIT_S))
-        raise refused
+
+        self._found[number] = await answer_line(self._calls, self._gate, tenant, line, identity)
 
     async def _commit(self, lines: list[dict[str, Any]]) -> None:
         work, rows, num_completed = self._work, list[tuple[int, bool, str]](), 0
@@ -176,6 +169,34 @@ class SliceRun:
                 if place + 1 == _MAX_COMMITS:
                     raise
             await asyncio.sleep(min(2.0**place, _MAX_WAIT_S))
+
+
+async def answer_line(
+    calls: LineCalls, gate: LineGate, tenant: Tenant, line: dict[str, Any], identity: Callable[[int], BatchLine]
+) -> LineAnswer:
+    """Answer one line, as often as it takes.
+
+    Args:
+        calls: answers lines.
+        gate: how many at a time.
+        tenant: whose line it is.
+        line: as its file has it.
+        identity: of each try, from 0.
+
+    Raises:
+        Retryable: it was refused ``MAX_TRIES`` times.
+    """
+    for place in range(MAX_TRIES):
+        try:
+            async with gate.place():
+                answer = await calls.call(tenant, line["url"], line["body"], identity(place))
+            gate.note_answer(is_ok=answer.is_ok)
+            return answer
+        except Retryable as error:
+            gate.note_refusal()
+            refused, after_s = error, (error.after_s or 0.0) * min(2.0**place, _MAX_WAIT_S)
+        await asyncio.sleep(min(max(after_s, 0.1), _MAX_WAIT_S))
+    raise refused
 
 
 def result_line(name: str, custom_id: str, answer: LineAnswer | None, error: tuple[str, str] = ("", "")) -> str:

@@ -1,0 +1,98 @@
+"""Which cluster: one of this machine, or at an address; only with token authentication, and without statistics sent.
+
+Whoever reaches a cluster without tokens runs code on all its nodes (CVE-2023-48022).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from importlib import metadata
+from typing import Any
+
+from stratos.common.errors import DependencyDown, PermissionDenied
+from stratos_offline.options import JobOptions, WorkerAsk
+from stratos_offline.pools.contract import BlockPool
+
+LOCAL = "local"
+MODE_ENV = "RAY_AUTH_MODE"
+FIRST_WITH_TOKENS = (2, 52)
+_STORE_BYTES = 200 * 1024 * 1024
+"""Object store of a cluster of this machine: blocks do not pass through it."""
+
+
+def open_pool(ask: WorkerAsk, endpoint: str, options: JobOptions) -> BlockPool:
+    """Connect, and make the pool.
+
+    Raises:
+        DependencyDown: Ray is not installed, or no cluster answers.
+        PermissionDenied: the cluster asks for no token, or not for this one.
+    """
+    prepare_environment(_version(), allow_open=options.allow_open_cluster)
+    connect(options)
+    from stratos_offline.cluster.pool import RayPool
+
+    return RayPool(ask, endpoint, options)
+
+
+def prepare_environment(version: tuple[int, int], *, allow_open: bool) -> None:
+    """Settings that Ray reads at its first import.
+
+    Args:
+        version: of the installed Ray.
+        allow_open: go on without tokens.
+
+    Raises:
+        PermissionDenied: this version has none, or they were turned off.
+    """
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if allow_open:
+        return
+    if version < FIRST_WITH_TOKENS:
+        shown = ".".join(map(str, FIRST_WITH_TOKENS))
+        raise PermissionDenied(f"Ray has tokens from {shown} on; --allow-open-cluster goes without them")
+    if os.environ.setdefault(MODE_ENV, "token") != "token":
+        raise PermissionDenied(f"{MODE_ENV} is not token; --allow-open-cluster goes without tokens")
+
+
+def connect(options: JobOptions) -> None:
+    """Join the cluster, unless this process has done so."""
+    import ray
+    from ray.exceptions import AuthenticationError, RayError
+
+    if ray.is_initialized():
+        return
+    own: dict[str, Any] = {"object_store_memory": _STORE_BYTES, "include_dashboard": False}
+    try:
+        ray.init(
+            address=options.ray,
+            logging_level=logging.WARNING,
+            log_to_driver=False,
+            **(own if options.ray == LOCAL else {}),
+        )
+    except AuthenticationError as error:
+        raise PermissionDenied(f"the cluster does not take this token: {_first_line(error)}") from error
+    except (ConnectionError, RayError, RuntimeError, ValueError) as error:
+        raise DependencyDown(f"no Ray cluster answers at {options.ray}: {_first_line(error)}") from error
+    if not options.allow_open_cluster and not ray.get(ray.remote(has_tokens).options(num_cpus=0).remote()):
+        ray.shutdown()
+        raise PermissionDenied("the cluster asks for no token; --allow-open-cluster takes it all the same")
+
+
+def has_tokens() -> bool:
+    """Whether the node that this runs at asks for tokens; its processes have the mode of the cluster."""
+    return os.environ.get(MODE_ENV, "").lower() == "token"
+
+
+def _version() -> tuple[int, int]:
+    try:
+        found = re.match(r"(\d+)\.(\d+)", metadata.version("ray"))
+    except metadata.PackageNotFoundError as error:
+        raise DependencyDown("--ray needs Ray: pip install 'stratosserve[ray]'") from error
+    assert found is not None, "versions begin with two numbers"
+    return int(found[1]), int(found[2])
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:300]
