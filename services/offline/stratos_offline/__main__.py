@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from functools import partial
@@ -21,7 +22,7 @@ def main() -> int:
     """Run the job; 1 where it could not end, and can be begun again."""
     configure_logging("offline", "console", "WARNING")
     try:
-        options = JobOptions.parse(sys.argv[1])
+        options = JobOptions.parse(sys.argv[1], salt=os.environ.get(SALT_ENV, ""))
         Job(options, pool_of(options), int(time.time()), show).run()
     except StratosError as error:
         print(f"\nerror: {error.message}", file=sys.stderr)

@@ -121,14 +121,14 @@ class JobOptions:
             raise BadRequest("the salt must be hexadecimal digits, two for a byte", param="salt")
 
     @staticmethod
-    def parse(text: str) -> JobOptions:
-        """From JSON of the command line; raises ``BadRequest`` for what it does not know."""
+    def parse(text: str, salt: str = "") -> JobOptions:
+        """From JSON of the command line, and the salt; raises ``BadRequest`` for what it does not know."""
         try:
             value = json.loads(text)
             unknown = set(value) - {field.name for field in fields(JobOptions)}
             if unknown:
                 raise BadRequest(f"unknown options: {', '.join(sorted(unknown))}")
-            return JobOptions(**{**value, "engine": EngineOptions(**value["engine"])})
+            return JobOptions(**{**value, "salt": salt, "engine": EngineOptions(**value["engine"])})
         except (ValueError, TypeError, KeyError) as error:
             raise BadRequest(f"the options are no job: {error}") from error
 

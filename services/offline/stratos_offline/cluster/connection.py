@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import secrets
 from importlib import metadata
 from typing import Any
 
@@ -17,7 +18,10 @@ from stratos_offline.pools.contract import BlockPool
 
 LOCAL = "local"
 MODE_ENV = "RAY_AUTH_MODE"
+TOKEN_ENV, TOKEN_PATH_ENV = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 FIRST_WITH_TOKENS = (2, 52)
+_AGENT_ENV, _AGENT_MS = "RAY_agent_register_timeout_ms", "120000"
+"""On a busy machine Ray's own agent takes longer than the half a minute that Ray gives it."""
 _STORE_BYTES = 200 * 1024 * 1024
 """Object store of a cluster of this machine: blocks do not pass through it."""
 
@@ -59,21 +63,21 @@ def prepare_environment(version: tuple[int, int], *, allow_open: bool) -> None:
 def connect(options: JobOptions) -> None:
     """Join the cluster, unless this process has done so."""
     import ray
-    from ray.exceptions import AuthenticationError, RayError
+    from ray.exceptions import AuthenticationError
 
     if ray.is_initialized():
         return
-    own: dict[str, Any] = {"object_store_memory": _STORE_BYTES, "include_dashboard": False}
+    own: dict[str, Any] = {}
+    if options.ray == LOCAL:
+        own = {"object_store_memory": _STORE_BYTES, "include_dashboard": False}
+        if TOKEN_ENV not in os.environ and TOKEN_PATH_ENV not in os.environ:
+            os.environ[TOKEN_ENV] = secrets.token_hex(32)  # else Ray leaves one in the home folder
+        os.environ.setdefault(_AGENT_ENV, _AGENT_MS)
     try:
-        ray.init(
-            address=options.ray,
-            logging_level=logging.WARNING,
-            log_to_driver=False,
-            **(own if options.ray == LOCAL else {}),
-        )
+        ray.init(address=options.ray, logging_level=logging.WARNING, log_to_driver=False, **own)
     except AuthenticationError as error:
         raise PermissionDenied(f"the cluster does not take this token: {_first_line(error)}") from error
-    except (ConnectionError, RayError, RuntimeError, ValueError) as error:
+    except Exception as error:  # the edge of a foreign library, which raises the bare class as well
         raise DependencyDown(f"no Ray cluster answers at {options.ray}: {_first_line(error)}") from error
     if not options.allow_open_cluster and not ray.get(ray.remote(has_tokens).options(num_cpus=0).remote()):
         ray.shutdown()

@@ -7,6 +7,7 @@ is not computed again.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -41,6 +42,7 @@ class RayPool:
 
     def run(self, tasks: Sequence[BlockTask]) -> Iterator[BlockReport]:
         """Compute blocks by actors."""
+        logging.getLogger("ray.data").setLevel(logging.WARNING)
         context = DataContext.get_current()
         context.enable_progress_bars = False
         context.execution_options.preserve_order = False

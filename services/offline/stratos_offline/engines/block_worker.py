@@ -13,8 +13,6 @@ import uvloop
 from stratos.store.urls import opened_store
 from stratos_offline.blocks import BlockReport, BlockStore, BlockTask
 from stratos_offline.engines.contract import LineEngine, OpenEngine
-from stratos_offline.engines.echo import open_echo_engine
-from stratos_offline.engines.whole import open_whole_engine
 from stratos_offline.options import ECHO, WorkerAsk
 
 
@@ -33,7 +31,7 @@ class BlockWorker:
     def __init__(self, ask: WorkerAsk, endpoint: str, open_engine: OpenEngine | None = None) -> None:
         self._ask = ask
         self._endpoint = endpoint
-        self._open_engine = open_engine or (open_echo_engine if ask.engine.engine == ECHO else open_whole_engine)
+        self._open_engine = open_engine or _opener(ask)
         self._ready: Future[tuple[asyncio.AbstractEventLoop, LineEngine, BlockStore]] = Future()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="offline engine", daemon=True)
@@ -81,3 +79,13 @@ class BlockWorker:
         await self._store.begin(task)
         lines = await self._store.lines(task)
         return await self._store.put_result(task, await self._engine.answer(lines))
+
+
+def _opener(ask: WorkerAsk) -> OpenEngine:
+    if ask.engine.engine == ECHO:
+        from stratos_offline.engines.echo import open_echo_engine
+
+        return open_echo_engine
+    from stratos_offline.engines.whole import open_whole_engine  # imports torch
+
+    return open_whole_engine

@@ -34,7 +34,7 @@ from stratos_gateway.wiring import build_edge, build_gateway
 from stratos_offline.blocks import Row
 from stratos_offline.engines.contract import LineEngine, NumberedLine
 from stratos_offline.engines.placement import OneWorker
-from stratos_offline.engines.worker import running_worker
+from stratos_offline.engines.worker import checked, running_worker
 from stratos_offline.options import EngineOptions, LineIdentity, WorkerAsk
 
 TENANT = "offline"
@@ -137,4 +137,4 @@ def gateway_settings(options: EngineOptions) -> GatewaySettings:
         },
         "sessions": {"connect_timeout_s": 60.0, "silence_timeout_s": 60.0, "step_timeout_s": 60.0},
     }
-    return GatewaySettings.model_validate(values)
+    return checked(GatewaySettings, values)

@@ -7,10 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from stratos.common.errors import DependencyDown
+from pydantic import ValidationError
+
+from stratos.common.errors import BadRequest, DependencyDown
 from stratos.core.placement import WorkerRole
 from stratos.rpc.serving.lifecycle import Lifecycle
+from stratos.rpc.settings import SettingsT
 from stratos.worker.service import WorkerProcess, worker_service
 from stratos_decode_worker.settings import DecodeWorkerSettings
 from stratos_offline.options import EngineOptions
@@ -58,4 +62,13 @@ def worker_settings(options: EngineOptions, folder: Path) -> DecodeWorkerSetting
         "adapter_cache": {"directory": str(folder / "adapters")},
         "transport": {"shm_directory": str(folder)},
     }
-    return DecodeWorkerSettings.model_validate(values)
+    return checked(DecodeWorkerSettings, values)
+
+
+def checked(cls: type[SettingsT], values: dict[str, Any]) -> SettingsT:
+    """Settings of a service; raises ``BadRequest`` for a value that does not fit."""
+    try:
+        return cls.model_validate(values)
+    except ValidationError as error:
+        told = (f"{'.'.join(map(str, part['loc']))}: {part['msg']}" for part in error.errors())
+        raise BadRequest("; ".join(told)) from error
