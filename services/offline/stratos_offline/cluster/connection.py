@@ -67,6 +67,8 @@ def connect(options: JobOptions) -> None:
 
     if ray.is_initialized():
         return
+    if "://" in options.ray:
+        raise BadRequest("the driver runs at a node of the cluster: --ray auto, or host:port", param="--ray")
     own: dict[str, Any] = {}
     if options.ray == LOCAL:
         own = {"object_store_memory": _STORE_BYTES, "include_dashboard": False}
