@@ -9,7 +9,7 @@ from functools import partial
 
 from stratos.common.errors import StratosError
 from stratos.rpc.log import configure_logging
-from stratos_offline.job import Job, OpenPool, Progress
+from stratos_offline.job import Job, JobProgress, OpenPool
 from stratos_offline.options import JobOptions
 from stratos_offline.pools.local import LocalPool
 
@@ -42,7 +42,7 @@ def pool_of(options: JobOptions) -> OpenPool:
     return partial(open_pool, options=options)
 
 
-def show(progress: Progress) -> None:
+def show(progress: JobProgress) -> None:
     """Draw the bar."""
     filled = _WIDTH * progress.num_done // max(1, progress.num_lines)
     failed = f", {progress.num_failed} failed" if progress.num_failed else ""

@@ -40,7 +40,7 @@ class BlockTask:
     """Number of its first line."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON, or a row."""
+        """Fields for JSON, or for a row."""
         return asdict(self)
 
 
@@ -55,7 +55,7 @@ class BlockReport:
     """An earlier run, or an engine that was lost afterwards, had computed it."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON, or a row."""
+        """Fields for JSON, or for a row."""
         return asdict(self)
 
 
@@ -125,7 +125,7 @@ class BlockStore:
         return report
 
     async def find(self, task: BlockTask) -> BlockReport | None:
-        """What is known of a block that is computed."""
+        """Counts of a block that is computed; ``None`` of one that is not."""
         try:
             head = await self._store.read(f"results/{task.key}", 0, _HEAD_BYTES)
         except NotFound:

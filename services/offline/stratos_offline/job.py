@@ -20,18 +20,18 @@ from stratos.core.files.model_files import read_model_files
 from stratos.store.urls import opened_store
 from stratos_offline.blocks import BlockReport, BlockStore, BlockTask, cut
 from stratos_offline.lines import LineFile
-from stratos_offline.options import JobOptions, LineIdentity, WorkerAsk, digest_of
+from stratos_offline.options import EngineAsk, JobOptions, LineIdentity, digest_of
 from stratos_offline.pools.contract import BlockPool
 from stratos_offline.prefixes import prefix_order
 from stratos_offline.results import ERRORS, OUTPUT, ResultFiles
 
 JOB = "job.json"
-OpenPool = Callable[[WorkerAsk, str], BlockPool]
+OpenPool = Callable[[EngineAsk, str], BlockPool]
 """Makes the pool for engines and an endpoint."""
 
 
 @dataclass(slots=True)
-class Progress:
+class JobProgress:
     """How far a job is."""
 
     num_lines: int
@@ -64,9 +64,9 @@ class Job:
     options: JobOptions
     open_pool: OpenPool
     now_unix_s: int
-    show: Callable[[Progress], None] = lambda progress: None
+    show: Callable[[JobProgress], None] = lambda progress: None
 
-    def run(self) -> Progress:
+    def run(self) -> JobProgress:
         """Compute what is not computed yet, and write the files of results.
 
         Raises:
@@ -77,12 +77,12 @@ class Job:
         with LineFile(Path(self.options.file)) as file:
             self._check_models(file)
             job, identity, is_done = self._take_folder(file)
-            progress = Progress(len(file), 0)
+            progress = JobProgress(len(file), 0)
             if is_done:
                 progress.num_done, progress.is_over = len(file), True
                 self.show(progress)
                 return progress
-            ask = WorkerAsk(engine=self.options.engine, identity=identity, store=self.options.store(job))
+            ask = EngineAsk(engine=self.options.engine, identity=identity, store=self.options.store(job))
             tasks, left = asyncio.run(self._stage(file, ask, job, progress))
             self._compute(ask, file.endpoint, left, progress)
             asyncio.run(self._finish(ask, tasks, ResultFiles(self._out, len(file), file.num_bytes)))
@@ -135,7 +135,7 @@ class Job:
         part.replace(self._out / JOB)
 
     async def _stage(
-        self, file: LineFile, ask: WorkerAsk, job: str, progress: Progress
+        self, file: LineFile, ask: EngineAsk, job: str, progress: JobProgress
     ) -> tuple[list[BlockTask], list[BlockTask]]:
         """Put blocks into the store: all of them, and those that have to be computed."""
         tasks, left = list[BlockTask](), list[BlockTask]()
@@ -152,7 +152,7 @@ class Job:
         progress.num_blocks = len(tasks)
         return tasks, left
 
-    def _compute(self, ask: WorkerAsk, endpoint: str, left: list[BlockTask], progress: Progress) -> None:
+    def _compute(self, ask: EngineAsk, endpoint: str, left: list[BlockTask], progress: JobProgress) -> None:
         self.show(progress)
         if not left:
             return
@@ -160,7 +160,7 @@ class Job:
             progress.note(report)
             self.show(progress)
 
-    async def _finish(self, ask: WorkerAsk, tasks: list[BlockTask], files: ResultFiles) -> None:
+    async def _finish(self, ask: EngineAsk, tasks: list[BlockTask], files: ResultFiles) -> None:
         async with opened_store(ask.store) as objects:
             store = BlockStore(objects)
 

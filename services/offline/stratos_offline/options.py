@@ -1,4 +1,4 @@
-"""What a job is asked: records that travel to every engine as JSON."""
+"""Options of a job: records that travel to every engine as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ECHO = "echo"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """What every engine of a job is."""
+    """Make of every engine of a job."""
 
     model_path: str
     """Folder of the model, the same at every node."""
@@ -53,7 +53,7 @@ class EngineOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineIdentity:
-    """What ids and seeds of lines are derived from, as those of a batch are."""
+    """Source of ids and seeds of lines, as it is of a batch's."""
 
     name: str
     """Id of the batch: line N is NAME-N."""

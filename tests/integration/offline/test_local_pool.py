@@ -8,8 +8,8 @@ from subprocess import Popen
 import pytest
 
 from stratos.common.errors import BadRequest
-from stratos_offline.job import Job, Progress
-from stratos_offline.options import WorkerAsk
+from stratos_offline.job import Job, JobProgress
+from stratos_offline.options import EngineAsk
 from stratos_offline.pools.local import LocalPool
 from tests.support.worlds.offline_job import CREATED_UNIX_S, job_options, rows_of, write_lines
 
@@ -21,11 +21,11 @@ def test_a_killed_process_is_replaced_and_each_line_is_there_once(tmp_path: Path
     pools: list[LocalPool] = []
     killed: list[Popen[str]] = []
 
-    def make(ask: WorkerAsk, endpoint: str) -> LocalPool:
+    def make(ask: EngineAsk, endpoint: str) -> LocalPool:
         pools.append(LocalPool(ask, endpoint, 1))
         return pools[0]
 
-    def kill_once(progress: Progress) -> None:
+    def kill_once(progress: JobProgress) -> None:
         if progress.num_done and not killed:
             killed.append(pools[0].processes[0])
             killed[0].kill()

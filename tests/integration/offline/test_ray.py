@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from stratos_offline.cluster.connection import open_pool
-from stratos_offline.job import Job, Progress
+from stratos_offline.job import Job, JobProgress
 from stratos_offline.options import JobOptions
 from stratos_offline.pools.local import LocalPool
 from tests.support.waiting import wait_until
@@ -79,7 +79,7 @@ def options_of(cluster: Any, file: Path, out: Path, **changes: Any) -> JobOption
     return job_options(file, out, **{**most, **changes})
 
 
-def run_job(options: JobOptions, show: Callable[[Progress], None] = lambda progress: None) -> Progress:
+def run_job(options: JobOptions, show: Callable[[JobProgress], None] = lambda progress: None) -> JobProgress:
     make = partial(open_pool, options=options) if options.ray else partial(LocalPool, num_engines=1)
     return Job(options, make, CREATED_UNIX_S, show).run()
 
@@ -106,7 +106,7 @@ def expected(file: Path, tmp_path: Path) -> list[dict[str, Any]]:
 
 def tries_of(out: Path) -> Counter[str]:
     """How often each block was begun."""
-    return Counter(path.name.rpartition("-")[0] for path in out.glob("blocks-*/tries/*"))
+    return Counter(path.name.rpartition("-")[0] for path in out.glob("blocks-*/tries/[!.]*"))
 
 
 def actors() -> list[psutil.Process]:
@@ -125,7 +125,7 @@ def test_a_killed_actor_loses_at_most_its_block(
     killed: list[int] = []
     tries: Counter[str] = Counter()
 
-    def kill_once(progress: Progress) -> None:
+    def kill_once(progress: JobProgress) -> None:
         if progress.num_done >= 3 * BLOCK_LINES and not killed:
             process = actors()[0]
             killed.append(process.pid)
@@ -158,7 +158,7 @@ def test_a_killed_driver_goes_on_and_no_finished_block_is_computed_again(
     kept: dict[str, int] = {}
     counts: list[int] = []
 
-    def look(progress: Progress) -> None:
+    def look(progress: JobProgress) -> None:
         counts.append(progress.num_kept_blocks)
         kept.update({path.name: path.stat().st_mtime_ns for path in out.glob("blocks-*/results/[!.]*")})
 
@@ -176,7 +176,7 @@ def test_a_node_that_vanishes_is_replaced(
 ) -> None:
     gone: list[Any] = []
 
-    def take_node(progress: Progress) -> None:
+    def take_node(progress: JobProgress) -> None:
         if progress.num_done >= 3 * BLOCK_LINES and not gone:
             node = next(iter(sorted(cluster.worker_nodes, key=lambda node: node.node_id)))
             gone.append(node)
@@ -193,7 +193,7 @@ def test_a_node_that_vanishes_is_replaced(
 def test_a_driver_without_the_token_is_refused(cluster: Any, file: Path, tmp_path: Path) -> None:
     command = command_of(options_of(cluster, file, tmp_path / "out"))
     for name, value, text in (
-        ("RAY_AUTH_TOKEN", "6" * 64, "does not take this token"),
+        ("RAY_AUTH_TOKEN", "6" * 64, "or not with this token"),
         ("RAY_AUTH_MODE", "disabled", "is not token"),
     ):
         environment = {**os.environ, name: value}

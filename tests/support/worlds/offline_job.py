@@ -12,8 +12,8 @@ from typing import Any
 from stratos_offline.blocks import BlockReport, BlockTask, Row
 from stratos_offline.engines.block_worker import BlockWorker
 from stratos_offline.engines.contract import LineEngine, NumberedLine
-from stratos_offline.job import Job, Progress
-from stratos_offline.options import EngineOptions, JobOptions, WorkerAsk
+from stratos_offline.job import Job, JobProgress
+from stratos_offline.options import EngineAsk, EngineOptions, JobOptions
 from tests.support.paths import BASE_MODEL
 
 CREATED_UNIX_S = 1_700_000_000
@@ -52,7 +52,7 @@ class ScriptedEngine:
         return number, not prompt.startswith("bad"), json.dumps({"custom_id": custom_id, "text": prompt[::-1]})
 
     @asynccontextmanager
-    async def open(self, ask: WorkerAsk, endpoint: str) -> AsyncIterator[LineEngine]:
+    async def open(self, ask: EngineAsk, endpoint: str) -> AsyncIterator[LineEngine]:
         yield self
 
 
@@ -70,7 +70,7 @@ class InlinePool:
                 yield self.worker.compute(task)
 
 
-def run_scripted(options: JobOptions, engine: ScriptedEngine, now_unix_s: int = CREATED_UNIX_S) -> Progress:
+def run_scripted(options: JobOptions, engine: ScriptedEngine, now_unix_s: int = CREATED_UNIX_S) -> JobProgress:
     """Run a job by one scripted engine."""
     return Job(options, lambda ask, url: InlinePool(BlockWorker(ask, url, engine.open)), now_unix_s).run()
 

@@ -7,7 +7,7 @@ from typing import Any
 from stratos.common.errors import StratosError
 from stratos_offline.blocks import BlockTask
 from stratos_offline.engines.block_worker import BlockWorker
-from stratos_offline.options import WorkerAsk
+from stratos_offline.options import EngineAsk
 
 
 class EngineActor:
@@ -19,7 +19,7 @@ class EngineActor:
     """
 
     def __init__(self, ask: str, endpoint: str) -> None:
-        self._worker = BlockWorker(WorkerAsk.parse(ask), endpoint)
+        self._worker = BlockWorker(EngineAsk.parse(ask), endpoint)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
         """Compute the blocks of a batch; an error of ours is a row, since Ray repeats what raises."""

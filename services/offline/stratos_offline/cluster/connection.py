@@ -1,6 +1,6 @@
 """Which cluster: one of this machine, or at an address; only with token authentication, and without statistics sent.
 
-Whoever reaches a cluster without tokens runs code on all its nodes (CVE-2023-48022).
+A client that reaches a cluster without tokens runs code on all its nodes (CVE-2023-48022).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import secrets
 from importlib import metadata
 from typing import Any
 
-from stratos.common.errors import DependencyDown, PermissionDenied
-from stratos_offline.options import JobOptions, WorkerAsk
+from stratos.common.errors import BadRequest, DependencyDown, PermissionDenied
+from stratos_offline.options import EngineAsk, JobOptions
 from stratos_offline.pools.contract import BlockPool
 
 LOCAL = "local"
@@ -26,12 +26,12 @@ _STORE_BYTES = 200 * 1024 * 1024
 """Object store of a cluster of this machine: blocks do not pass through it."""
 
 
-def open_pool(ask: WorkerAsk, endpoint: str, options: JobOptions) -> BlockPool:
+def open_pool(ask: EngineAsk, endpoint: str, options: JobOptions) -> BlockPool:
     """Connect, and make the pool.
 
     Raises:
-        DependencyDown: Ray is not installed, or no cluster answers.
-        PermissionDenied: the cluster asks for no token, or not for this one.
+        DependencyDown: Ray is not installed, or no cluster answers with this token.
+        PermissionDenied: the cluster asks for no token.
     """
     prepare_environment(_version(), allow_open=options.allow_open_cluster)
     connect(options)
@@ -63,7 +63,6 @@ def prepare_environment(version: tuple[int, int], *, allow_open: bool) -> None:
 def connect(options: JobOptions) -> None:
     """Join the cluster, unless this process has done so."""
     import ray
-    from ray.exceptions import AuthenticationError
 
     if ray.is_initialized():
         return
@@ -77,10 +76,9 @@ def connect(options: JobOptions) -> None:
         os.environ.setdefault(_AGENT_ENV, _AGENT_MS)
     try:
         ray.init(address=options.ray, logging_level=logging.WARNING, log_to_driver=False, **own)
-    except AuthenticationError as error:
-        raise PermissionDenied(f"the cluster does not take this token: {_first_line(error)}") from error
     except Exception as error:  # the edge of a foreign library, which raises the bare class as well
-        raise DependencyDown(f"no Ray cluster answers at {options.ray}: {_first_line(error)}") from error
+        text = f"no Ray cluster answers at {options.ray}, or not with this token: {_first_line(error)}"
+        raise DependencyDown(text) from error
     if not options.allow_open_cluster and not ray.get(ray.remote(has_tokens).options(num_cpus=0).remote()):
         ray.shutdown()
         raise PermissionDenied("the cluster asks for no token; --allow-open-cluster takes it all the same")

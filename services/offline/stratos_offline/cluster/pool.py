@@ -20,7 +20,7 @@ from stratos.common.error_codes import error_from_code
 from stratos.common.errors import DependencyDown
 from stratos_offline.blocks import BlockReport, BlockTask
 from stratos_offline.cluster.actor import EngineActor
-from stratos_offline.options import JobOptions, WorkerAsk
+from stratos_offline.options import EngineAsk, JobOptions
 
 _IN_FLIGHT = 2
 """Blocks at an actor: the one it computes and the next."""
@@ -35,7 +35,7 @@ class RayPool:
         options: how many engines.
     """
 
-    def __init__(self, ask: WorkerAsk, endpoint: str, options: JobOptions) -> None:
+    def __init__(self, ask: EngineAsk, endpoint: str, options: JobOptions) -> None:
         self._ask = ask
         self._endpoint = endpoint
         self._options = options

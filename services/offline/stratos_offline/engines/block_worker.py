@@ -13,7 +13,7 @@ import uvloop
 from stratos.store.urls import opened_store
 from stratos_offline.blocks import BlockReport, BlockStore, BlockTask
 from stratos_offline.engines.contract import LineEngine, OpenEngine
-from stratos_offline.options import ECHO, WorkerAsk
+from stratos_offline.options import ECHO, EngineAsk
 
 
 class BlockWorker:
@@ -28,7 +28,7 @@ class BlockWorker:
         StratosError: the engine does not start.
     """
 
-    def __init__(self, ask: WorkerAsk, endpoint: str, open_engine: OpenEngine | None = None) -> None:
+    def __init__(self, ask: EngineAsk, endpoint: str, open_engine: OpenEngine | None = None) -> None:
         self._ask = ask
         self._endpoint = endpoint
         self._open_engine = open_engine or _opener(ask)
@@ -63,7 +63,7 @@ class BlockWorker:
     def _run(self) -> None:
         try:
             uvloop.run(self._live())
-        except Exception as error:  # the edge of the thread: whoever waits for it gets the error
+        except Exception as error:  # the edge of the thread: its caller gets the error
             if self._ready.done():
                 raise
             self._ready.set_exception(error)
@@ -81,7 +81,7 @@ class BlockWorker:
         return await self._store.put_result(task, await self._engine.answer(lines))
 
 
-def _opener(ask: WorkerAsk) -> OpenEngine:
+def _opener(ask: EngineAsk) -> OpenEngine:
     if ask.engine.engine == ECHO:
         from stratos_offline.engines.echo import open_echo_engine
 

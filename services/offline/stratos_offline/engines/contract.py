@@ -1,4 +1,4 @@
-"""Contract of what computes lines."""
+"""Contract of engines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from stratos_offline.blocks import Row
-from stratos_offline.options import WorkerAsk
+from stratos_offline.options import EngineAsk
 
 NumberedLine = tuple[int, dict[str, Any]]
 
@@ -24,5 +24,5 @@ class LineEngine(Protocol):
         ...
 
 
-OpenEngine = Callable[[WorkerAsk, str], AbstractAsyncContextManager[LineEngine]]
+OpenEngine = Callable[[EngineAsk, str], AbstractAsyncContextManager[LineEngine]]
 """Opens the engine of an endpoint."""

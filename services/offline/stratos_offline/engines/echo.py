@@ -9,7 +9,7 @@ from stratos_gateway.batches.calls import LineAnswer
 from stratos_gateway.batches.slices import result_line
 from stratos_offline.blocks import Row
 from stratos_offline.engines.contract import LineEngine, NumberedLine
-from stratos_offline.options import WorkerAsk
+from stratos_offline.options import EngineAsk
 
 
 class EchoEngine:
@@ -32,6 +32,6 @@ class EchoEngine:
 
 
 @asynccontextmanager
-async def open_echo_engine(ask: WorkerAsk, endpoint: str) -> AsyncIterator[LineEngine]:
+async def open_echo_engine(ask: EngineAsk, endpoint: str) -> AsyncIterator[LineEngine]:
     """There is nothing to open."""
     yield EchoEngine(ask.identity.name)

@@ -35,7 +35,7 @@ from stratos_offline.blocks import Row
 from stratos_offline.engines.contract import LineEngine, NumberedLine
 from stratos_offline.engines.placement import OneWorker
 from stratos_offline.engines.worker import checked, running_worker
-from stratos_offline.options import EngineOptions, LineIdentity, WorkerAsk
+from stratos_offline.options import EngineAsk, EngineOptions, LineIdentity
 
 TENANT = "offline"
 _LONG_S = 3600.0
@@ -50,7 +50,7 @@ class NoKeys:
         raise InvalidApiKey("an offline engine has no keys")
 
     def refusal(self, tenant: Tenant) -> StratosError | None:
-        """What runs may go on."""
+        """No line is ever stopped."""
         return None
 
 
@@ -91,7 +91,7 @@ class WholeEngine:
 
 
 @asynccontextmanager
-async def open_whole_engine(ask: WorkerAsk, endpoint: str) -> AsyncIterator[LineEngine]:
+async def open_whole_engine(ask: EngineAsk, endpoint: str) -> AsyncIterator[LineEngine]:
     """Start worker and gateway for lines of one endpoint."""
     options, clock = ask.engine, SystemClock()
     role = WorkerRole.PREFILL if endpoint == "/v1/embeddings" else WorkerRole.DECODE

@@ -1,4 +1,4 @@
-"""Contract of what has blocks computed by several engines."""
+"""Contract of pools, which have blocks computed by several engines."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """``python -m stratos_offline.pools.engine_process``: one engine, asked by lines of JSON.
 
-in     {ask: WorkerAsk, endpoint: ..., parent: PID}, then a task a line
+in     {ask: EngineAsk, endpoint: ..., parent: PID}, then a task a line
 out    {"ready": true}, then for each task its report, or {"error": CODE, "message": ...}
 """
 
@@ -16,7 +16,7 @@ from stratos.rpc.log import configure_logging
 from stratos.rpc.serving.parent import end_with_parent
 from stratos_offline.blocks import BlockTask
 from stratos_offline.engines.block_worker import BlockWorker
-from stratos_offline.options import WorkerAsk
+from stratos_offline.options import EngineAsk
 
 
 def main() -> int:
@@ -27,7 +27,7 @@ def main() -> int:
     first = json.loads(sys.stdin.readline())
     end_with_parent(first["parent"])
     try:
-        with BlockWorker(WorkerAsk.parse(json.dumps(first["ask"])), first["endpoint"]) as worker:
+        with BlockWorker(EngineAsk.parse(json.dumps(first["ask"])), first["endpoint"]) as worker:
             _tell(out, {"ready": True})
             for line in sys.stdin:
                 _tell(out, _answer(worker, json.loads(line)))

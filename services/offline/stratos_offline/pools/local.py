@@ -15,7 +15,7 @@ from typing import Any
 from stratos.common.error_codes import error_from_code
 from stratos.common.errors import DependencyDown, StratosError
 from stratos_offline.blocks import BlockReport, BlockTask
-from stratos_offline.options import WorkerAsk
+from stratos_offline.options import EngineAsk
 
 _MAX_FALSE_STARTS = 3
 """Processes of one place that end before they are ready, one after another."""
@@ -30,7 +30,7 @@ class LocalPool:
         num_engines: processes.
     """
 
-    def __init__(self, ask: WorkerAsk, endpoint: str, num_engines: int) -> None:
+    def __init__(self, ask: EngineAsk, endpoint: str, num_engines: int) -> None:
         self._ask = ask
         self._endpoint = endpoint
         self._num_engines = num_engines
