@@ -63,7 +63,7 @@ class LineIdentity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerAsk:
+class EngineAsk:
     """Everything that an engine's process has to know."""
 
     engine: EngineOptions
@@ -75,10 +75,10 @@ class WorkerAsk:
         return json.dumps(asdict(self))
 
     @staticmethod
-    def parse(text: str) -> WorkerAsk:
+    def parse(text: str) -> EngineAsk:
         """From that line."""
         value = json.loads(text)
-        return WorkerAsk(
+        return EngineAsk(
             engine=EngineOptions(**value["engine"]),
             identity=LineIdentity(**value["identity"]),
             store=ObjectStoreConfig(**value["store"]),
