@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from stratos.common.errors import BadRequest
+from stratos_gateway.batches.prefixes import prefix_key
 from stratos_gateway.files.lines import LineCheck
-from stratos_offline.prefixes import prefix_key
 
 MAX_LINES = 10_000_000
 _CHUNK_BYTES = 1 << 20

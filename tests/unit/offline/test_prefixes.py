@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from stratos_offline.prefixes import KEY_BYTES, prefix_key, prefix_order
+from stratos_gateway.batches.prefixes import KEY_BYTES, prefix_key
+from stratos_offline.prefixes import prefix_order
 
 LONG = "You answer questions about one book. " * 60
 
