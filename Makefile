@@ -35,7 +35,7 @@ BUILD_KERNELS := PYTHONPATH=libs $(BIN)/python -m stratos.engine.native.build
 # Many container images forbid it; then every process, and every test run, would compile torch and our own code again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run test test-unit test-thorough test-integration test-promises test-monitoring test-clients \
+.PHONY: help setup run test test-unit test-thorough test-integration test-promises test-monitoring test-clients test-ray \
   client-packages pytest check fmt proto proto-check manifests bench quality reproduce chaos speculation images e2e clean
 .DEFAULT_GOAL := help
 
@@ -105,6 +105,11 @@ client-packages: # What test-clients installs beside ours
 
 test-clients: setup client-packages ## Other makers' SDKs, coding agents, schemathesis, Envoy and Grafana's types against ours
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m clients tests/clients $(TESTS)
+
+# Ray is installed for these tests alone: neither `make run` nor `make test` needs it.
+test-ray: setup ## Files of requests on a Ray cluster of three nodes on this machine: minutes
+	@PYTHON="$(PYTHON)" UV="$(UV)" PIP_ARGS="$(PIP_ARGS)" bash scripts/setup_env.sh $(VENV) ray
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m ray tests/integration/offline $(TESTS)
 
 check: setup proto-check ## Lint, format, types, import rules, Dockerfiles, protos
 	@echo "==> ruff"; $(BIN)/ruff check . && $(BIN)/ruff format --check .

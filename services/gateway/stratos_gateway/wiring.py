@@ -7,7 +7,7 @@ row in ``preparation/dialects.py``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -173,6 +173,8 @@ class BuiltGateway:
     app: GatewayApp
     background: BackgroundRuns | None
     batches: BatchRuns | None
+    calls: LineCalls
+    """Answers lines of batches."""
 
 
 def build_gateway(
@@ -218,15 +220,15 @@ def build_gateway(
         background = BackgroundRuns(
             backends.streams, backends.recall, recorded, app.exchanges, settings.streams, parts.queued, returns
         )
-    return BuiltGateway(app, background, batch_runs(parts, endpoints, app))
+    calls = LineCalls({path: found for path, found in endpoints.items() if isinstance(found, Endpoint)}, app.exchanges)
+    return BuiltGateway(app, background, batch_runs(parts, calls), calls)
 
 
-def batch_runs(parts: GatewayParts, endpoints: Mapping[str, ASGIApp], app: GatewayApp) -> BatchRuns | None:
+def batch_runs(parts: GatewayParts, calls: LineCalls) -> BatchRuns | None:
     """Computes batches; ``None`` where there are none."""
     backends, settings = parts.backends, parts.settings
     if backends.batches is None or backends.recall is None:
         return None
-    calls = LineCalls({path: found for path, found in endpoints.items() if isinstance(found, Endpoint)}, app.exchanges)
     clock = parts.surroundings.clock
     return BatchRuns(
         backends.batches,

@@ -67,7 +67,9 @@ def test_every_package_says_what_it_is() -> None:
 def test_every_import_name_has_one_root() -> None:
     config = project()
     build, mypy = config["tool"]["hatch"]["build"], config["tool"]["mypy"]
-    found = {ROOT / "libs": "stratos"} | {ROOT / "services" / name: f"stratos_{name}" for name in SERVICES}
+    found = {ROOT / "libs": "stratos"} | {
+        ROOT / "services" / name: f"stratos_{name}" for name in (*SERVICES, "offline")
+    }
     roots = {root.relative_to(ROOT).as_posix(): name for root, name in found.items()}
     assert all((root / name / "__init__.py").is_file() for root, name in found.items())
     assert set(build["dev-mode-dirs"]) == set(roots)

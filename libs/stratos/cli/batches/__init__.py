@@ -1,4 +1,4 @@
-"""``stratos batch``: files of requests that a platform computes when it has room.
+"""``stratos batch``: files of requests that a platform computes when it has room, or that are computed without one.
 
-Read in this order: ``commands``, ``client``.
+Read in this order: ``commands``, ``client``, ``offline``.
 """

@@ -1,4 +1,4 @@
-"""``stratos batch submit | status | fetch | cancel``."""
+"""``stratos batch submit | status | fetch | cancel``, and ``run``, which needs no platform."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stratos.cli.batches.offline import run
 from stratos.cli.commands.shared import RunOption, explained_errors
 from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption
 from stratos.common.errors import BadRequest
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from stratos.cli.batches.client import BatchClient
 
 batch_app = typer.Typer(help="Files of requests that a platform computes when it has room.", no_args_is_help=True)
+batch_app.command()(run)
 UrlOption = Annotated[
     str, typer.Option(envvar="OPENAI_BASE_URL", help="Gateway with /v1; default: the running platform.")
 ]

@@ -1,8 +1,14 @@
-"""How many lines run at a time: one more for each round that went well, half as many where the platform is full."""
+"""How many lines run at a time: one more for each round that went well, half as many where the platform is full.
+
+Which one is next: lines of all slices wait together, and places go through them by their keys, in sweeps.  Keys of
+lines that begin alike are neighbours, so workers find in their caches what such lines share.  A line whose key the
+sweep has passed waits for the next one; so a sweep has an end, and no line waits for ever.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,6 +18,8 @@ from stratos_gateway.metrics import GatewayMetrics
 _FIRST = 4.0
 _PAUSE_S = 1.0
 """After one halving, before the next: refusals of one moment count once."""
+_Waiting = tuple[int, bytes, int, asyncio.Future[None]]
+"""Sweep and key of a line, a number that no other has, and the end of its wait."""
 
 
 class LineGate:
@@ -29,7 +37,10 @@ class LineGate:
         self._clock = clock
         self._limit = min(_FIRST, self._most)
         self._num_running = 0
-        self._changed = asyncio.Condition()
+        self._num_asked = 0
+        self._waiting: list[_Waiting] = []
+        self._sweep, self._last_key = 0, b""
+        """Of the line that got the last place."""
         self._halved_s = float("-inf")
 
     @property
@@ -38,22 +49,44 @@ class LineGate:
         return int(self._limit)
 
     @asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """Hold a place for one line."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._num_running < self.limit)
-            self._num_running += 1
+    async def place(self, key: bytes = b"") -> AsyncIterator[None]:
+        """Hold a place for one line; those of equal keys come in turn."""
+        await self._take(key)
         try:
             yield
         finally:
-            self._num_running -= 1
-            async with self._changed:
-                self._changed.notify_all()
+            self._leave()
+
+    async def _take(self, key: bytes) -> None:
+        self._num_asked += 1
+        sweep = self._sweep + (key <= self._last_key)
+        begins = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (sweep, key, self._num_asked, begins))
+        self._admit()
+        try:
+            await begins
+        except asyncio.CancelledError:
+            if not begins.cancelled():  # it had its place already
+                self._leave()
+            raise
+
+    def _leave(self) -> None:
+        self._num_running -= 1
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and self._num_running < self.limit:
+            sweep, key, _, begins = heapq.heappop(self._waiting)
+            if not begins.done():
+                self._sweep, self._last_key = sweep, key
+                self._num_running += 1
+                begins.set_result(None)
 
     def note_answer(self, *, is_ok: bool = True) -> None:
         """A line was answered."""
         self._lines.labels("completed" if is_ok else "failed").inc()
         self._limit = min(self._most, self._limit + 1 / self._limit)
+        self._admit()
 
     def note_refusal(self) -> None:
         """A line was refused for now."""

@@ -151,7 +151,9 @@ class BatchRuns:
         if claim[0] == FINAL:
             await FinalRun(work, claim[1], self._config.lease_s, self._kept_s).run()
         else:
-            await SliceRun(work, claim, self._calls, self._gate, self._config.lease_s).run()
+            config = self._config
+            run = SliceRun(work, claim, self._calls, self._gate, config.lease_s, by_prefix=config.prefix_order)
+            await run.run()
 
     async def _settle(self, tenant_id: str, batch_id: str, claim: tuple[int, int], error: BaseException) -> None:
         """End a batch whose input is gone, or leave the slice to the next gateway after a lease."""

@@ -20,5 +20,8 @@ class BatchesConfig:
     """Seconds after which what is not computed has expired."""
     lease_s: Annotated[float, Gt(0)] = 10.0
     """Seconds without a sign of life after which another gateway takes a slice of lines."""
+    prefix_order: bool = True
+    """Lines that wait at this gateway go by their prefixes, so that workers compute once what they share; off: in turn.
+    Results are in the order of the file all the same."""
     poll_s: Annotated[float, Gt(0)] = 1.0
     """Seconds between two looks for slices that no gateway has."""

@@ -18,6 +18,7 @@ from stratos.store.sealed.batch_store import BatchStore, StoredBatch
 from stratos_gateway.answering.request import IGNORED_HEADER, BatchLine
 from stratos_gateway.batches.calls import LineAnswer, LineCalls, error_answer
 from stratos_gateway.batches.gate import LineGate
+from stratos_gateway.batches.prefixes import prefix_key
 
 MAX_TRIES = 64
 """Of a line under one lease: after that its slice is given up, and its next owner goes on trying."""
@@ -79,11 +80,20 @@ class SliceRun:
         calls: answers lines.
         gate: how many at a time.
         lease_s: until it is taken away.
+        by_prefix: lines go by their prefixes.
     """
 
     def __init__(
-        self, work: BatchWork, claim: tuple[int, int], calls: LineCalls, gate: LineGate, lease_s: float
+        self,
+        work: BatchWork,
+        claim: tuple[int, int],
+        calls: LineCalls,
+        gate: LineGate,
+        lease_s: float,
+        *,
+        by_prefix: bool = True,
     ) -> None:
+        self._by_prefix = by_prefix
         self._work = work
         self._claim = claim
         self._calls = calls
@@ -137,28 +147,24 @@ class SliceRun:
             self._found = dict.fromkeys(range(len(lines)), error_answer(error))
             return
         async with asyncio.TaskGroup() as group:
-            for number, line in enumerate(lines):
-                group.create_task(self._line(tenant, number, line))
+            for key, number in sorted((self._key(line), number) for number, line in enumerate(lines)):
+                group.create_task(self._line(tenant, number, lines[number], key))
 
-    async def _line(self, tenant: Tenant, number: int, line: dict[str, Any]) -> None:
+    def _key(self, line: dict[str, Any]) -> bytes:
+        return prefix_key(line["body"]) if self._by_prefix else b""
+
+    async def _line(self, tenant: Tenant, number: int, line: dict[str, Any], key: bytes) -> None:
         slice_number, epoch = self._claim
         at = self._work.index.begins[slice_number] + number
-        for place in range(MAX_TRIES):
-            own = BatchLine(
+
+        def identity(place: int) -> BatchLine:
+            return BatchLine(
                 name=f"{self._work.batch.id}-{at}",
                 epoch=(epoch - 1) * MAX_TRIES + place + 1,
                 created_unix_s=self._work.batch.created_unix_s,
             )
-            try:
-                async with self._gate.place():
-                    answer = await self._calls.call(tenant, line["url"], line["body"], own)
-                self._found[number] = answer
-                return self._gate.note_answer(is_ok=answer.is_ok)
-            except Retryable as error:
-                self._gate.note_refusal()
-                refused, after_s = error, (error.after_s or 0.0) * min(2.0**place, _MAX_WAIT_S)
-            await asyncio.sleep(min(max(after_s, 0.1), _MAX_WAIT_S))
-        raise refused
+
+        self._found[number] = await answer_line(self._calls, self._gate, tenant, line, identity, key)
 
     async def _commit(self, lines: list[dict[str, Any]]) -> None:
         work, rows, num_completed = self._work, list[tuple[int, bool, str]](), 0
@@ -176,6 +182,40 @@ class SliceRun:
                 if place + 1 == _MAX_COMMITS:
                     raise
             await asyncio.sleep(min(2.0**place, _MAX_WAIT_S))
+
+
+async def answer_line(
+    calls: LineCalls,
+    gate: LineGate,
+    tenant: Tenant,
+    line: dict[str, Any],
+    identity: Callable[[int], BatchLine],
+    key: bytes = b"",
+) -> LineAnswer:
+    """Answer one line, as often as it takes.
+
+    Args:
+        calls: answers lines.
+        gate: how many at a time.
+        tenant: whose line it is.
+        line: as its file has it.
+        identity: of each try, from 0.
+        key: of its prefix, by which it waits; lines without one go in turn.
+
+    Raises:
+        Retryable: it was refused ``MAX_TRIES`` times.
+    """
+    for place in range(MAX_TRIES):
+        try:
+            async with gate.place(key):
+                answer = await calls.call(tenant, line["url"], line["body"], identity(place))
+            gate.note_answer(is_ok=answer.is_ok)
+            return answer
+        except Retryable as error:
+            gate.note_refusal()
+            refused, after_s = error, (error.after_s or 0.0) * min(2.0**place, _MAX_WAIT_S)
+        await asyncio.sleep(min(max(after_s, 0.1), _MAX_WAIT_S))
+    raise refused
 
 
 def result_line(name: str, custom_id: str, answer: LineAnswer | None, error: tuple[str, str] = ("", "")) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import pairwise
 from typing import Any
 
@@ -38,11 +38,18 @@ class LineCheck:
     Args:
         max_lines: of it.
         routes: that a line may name.
+        note: told each line that is good, and its bytes with the line feed.
     """
 
-    def __init__(self, max_lines: int, routes: Collection[str] = BATCH_ROUTES) -> None:
+    def __init__(
+        self,
+        max_lines: int,
+        routes: Collection[str] = BATCH_ROUTES,
+        note: Callable[[dict[str, Any], int], None] = lambda value, size: None,
+    ) -> None:
         self._max_lines = max_lines
         self._routes = routes
+        self._tell = note
         self._rest = bytearray()
         self._offset = 0
         """Bytes of whole lines so far."""
@@ -135,6 +142,7 @@ class LineCheck:
             self._slices[-1] = begin, count + 1
         self._offset += size
         self.num_lines += 1
+        self._tell(value, size)
 
     def _refuse_repeated(self) -> None:
         seen: set[int] = set()

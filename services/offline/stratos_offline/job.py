@@ -1,0 +1,174 @@
+"""A job from its file to its results, and on from where an earlier run of it ended.
+
+    check the file -> job.json -> blocks, without those that are computed -> the pool -> files in the order of lines
+
+``job.json`` names the job: the digest of the file and of what decides results, and the time that answers carry.  A
+folder that has another job's is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stratos.common.errors import BadRequest, ModelNotFound
+from stratos.core.files.model_files import read_model_files
+from stratos.store.urls import opened_store
+from stratos_offline.blocks import BlockReport, BlockStore, BlockTask, cut
+from stratos_offline.lines import LineFile
+from stratos_offline.options import EngineAsk, JobOptions, LineIdentity, digest_of
+from stratos_offline.pools.contract import BlockPool
+from stratos_offline.prefixes import prefix_order
+from stratos_offline.results import ERRORS, OUTPUT, ResultFiles
+
+JOB = "job.json"
+OpenPool = Callable[[EngineAsk, str], BlockPool]
+"""Makes the pool for engines and an endpoint."""
+
+
+@dataclass(slots=True)
+class JobProgress:
+    """How far a job is."""
+
+    num_lines: int
+    num_blocks: int
+    num_done: int = 0
+    """Lines that are computed."""
+    num_failed: int = 0
+    num_kept_blocks: int = 0
+    """Blocks that an earlier run had computed."""
+    is_over: bool = False
+
+    def note(self, report: BlockReport) -> None:
+        """Count a block."""
+        self.num_done += report.num_lines
+        self.num_failed += report.num_failed
+        self.num_kept_blocks += report.was_there
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run.
+
+    Args:
+        options: what is asked.
+        open_pool: makes what computes.
+        now_unix_s: time that answers of a new job carry.
+        show: told of progress.
+    """
+
+    options: JobOptions
+    open_pool: OpenPool
+    now_unix_s: int
+    show: Callable[[JobProgress], None] = lambda progress: None
+
+    def run(self) -> JobProgress:
+        """Compute what is not computed yet, and write the files of results.
+
+        Raises:
+            BadRequest: the file, or a folder of another job.
+            ModelNotFound: lines name another model.
+            StratosError: it cannot go on; what was computed is kept.
+        """
+        with LineFile(Path(self.options.file)) as file:
+            self._check_models(file)
+            job, identity, is_done = self._take_folder(file)
+            progress = JobProgress(len(file), 0)
+            if is_done:
+                progress.num_done, progress.is_over = len(file), True
+                self.show(progress)
+                return progress
+            ask = EngineAsk(engine=self.options.engine, identity=identity, store=self.options.store(job))
+            tasks, left = asyncio.run(self._stage(file, ask, job, progress))
+            self._compute(ask, file.endpoint, left, progress)
+            asyncio.run(self._finish(ask, tasks, ResultFiles(self._out, len(file), file.num_bytes)))
+        self._keep_facts({**self._facts(), "is_done": True})
+        progress.is_over = True
+        self.show(progress)
+        return progress
+
+    @property
+    def _out(self) -> Path:
+        return Path(self.options.out)
+
+    def _check_models(self, file: LineFile) -> None:
+        name = self.options.engine.served_name
+        for other in file.models:
+            if other != name:
+                raise ModelNotFound(f"the file names the model {other!r}, and engines serve {name!r}", param="model")
+
+    def _take_folder(self, file: LineFile) -> tuple[str, LineIdentity, bool]:
+        """Digest of the job, names of its lines, and whether its results are there."""
+        options, out = self.options, self._out
+        out.mkdir(parents=True, exist_ok=True)
+        model = read_model_files(Path(options.engine.model_path)).digest
+        facts = json.dumps(options.engine.result_facts, sort_keys=True)
+        name = options.name or f"batch_{file.digest[:24]}"
+        asked = digest_of(file.digest, model, facts, name, options.salt)
+        found = self._facts()
+        if found and found.get("asked") != asked:
+            text = f"{out} has the results of another file, model or option; take another folder"
+            raise BadRequest(text, param="--out")
+        if not found:
+            found = {"asked": asked, "created_unix_s": self.now_unix_s, "file": file.digest, "model": model}
+            self._keep_facts(found)
+        identity = LineIdentity(name=name, created_unix_s=found["created_unix_s"], salt=options.salt)
+        job = digest_of(asked, json.dumps(asdict(identity), sort_keys=True))
+        is_there = all((out / name).is_file() for name in (OUTPUT, ERRORS))
+        return job, identity, bool(found.get("is_done")) and is_there
+
+    def _facts(self) -> dict[str, Any]:
+        path = self._out / JOB
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        except ValueError as error:
+            raise BadRequest(f"{path} is damaged; take another folder", param="--out") from error
+        return found
+
+    def _keep_facts(self, facts: dict[str, Any]) -> None:
+        part = self._out / f".{JOB}.part"
+        part.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        part.replace(self._out / JOB)
+
+    async def _stage(
+        self, file: LineFile, ask: EngineAsk, job: str, progress: JobProgress
+    ) -> tuple[list[BlockTask], list[BlockTask]]:
+        """Put blocks into the store: all of them, and those that have to be computed."""
+        tasks, left = list[BlockTask](), list[BlockTask]()
+        async with opened_store(ask.store) as objects:
+            store = BlockStore(objects)
+            await objects.put("job", json.dumps({"name": ask.identity.name}).encode())
+            for task, content in cut(file, prefix_order(file.keys), job, self.options.block_lines):
+                tasks.append(task)
+                if (report := await store.find(task)) is not None:
+                    progress.note(report)
+                else:
+                    await store.put_lines(task, content)
+                    left.append(task)
+        progress.num_blocks = len(tasks)
+        return tasks, left
+
+    def _compute(self, ask: EngineAsk, endpoint: str, left: list[BlockTask], progress: JobProgress) -> None:
+        self.show(progress)
+        if not left:
+            return
+        for report in self.open_pool(ask, endpoint).run(left):
+            progress.note(report)
+            self.show(progress)
+
+    async def _finish(self, ask: EngineAsk, tasks: list[BlockTask], files: ResultFiles) -> None:
+        async with opened_store(ask.store) as objects:
+            store = BlockStore(objects)
+
+            async def rows() -> AsyncIterator[Any]:
+                for task in tasks:
+                    yield await store.rows(task)
+
+            await files.write(rows())
+            for task in tasks:
+                await store.drop(task)
+            await objects.delete("job")

@@ -1,0 +1,80 @@
+"""The file of a job: checked as the API checks an upload, and read by line number afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from array import array
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from stratos.common.errors import BadRequest
+from stratos_gateway.batches.prefixes import prefix_key
+from stratos_gateway.files.lines import LineCheck
+
+MAX_LINES = 10_000_000
+_CHUNK_BYTES = 1 << 20
+
+
+class LineFile:
+    """A file whose lines are all requests for one endpoint: some 40 bytes of memory a line.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        BadRequest: a line is no request, or the file has none; the message names the line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._ends = array("Q")
+        self.keys = bytearray()
+        """A key of each line, see ``prefixes``."""
+        self.digest = ""
+        self.models: list[str] = []
+        self.endpoint = ""
+        self._check()
+        self._file = path.open("rb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the file."""
+        return self._ends[-1]
+
+    def line(self, number: int) -> bytes:
+        """One line without its line feed."""
+        begin, end = self._ends[number - 1] if number else 0, self._ends[number]
+        return os.pread(self._file.fileno(), end - begin, begin).rstrip(b"\n")
+
+    def _check(self) -> None:
+        check, digest = LineCheck(MAX_LINES, note=self._note), hashlib.blake2b(digest_size=20)
+        try:
+            with self._path.open("rb") as content:
+                while chunk := content.read(_CHUNK_BYTES):
+                    digest.update(chunk)
+                    check.feed(chunk)
+        except OSError as error:
+            raise BadRequest(f"{self._path} cannot be read: {error.strerror or error}", param="file") from error
+        check.finish()
+        self.digest, self.models = digest.hexdigest(), check.facts["models"]
+        if len(urls := check.facts["urls"]) != 1:
+            text = f"lines of the file are for {', '.join(urls)}; they must all be for one endpoint"
+            raise BadRequest(text, param="endpoint", code="mismatched_endpoint")
+        self.endpoint = urls[0]
+
+    def _note(self, value: dict[str, Any], size: int) -> None:
+        self._ends.append(size + (self._ends[-1] if self._ends else 0))
+        self.keys += prefix_key(value["body"])

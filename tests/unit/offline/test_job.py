@@ -1,0 +1,137 @@
+"""A job from file to files: order, checkpoints, resume, what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratos.common.errors import BadRequest, ModelNotFound, Overloaded
+from stratos_offline.blocks import MAX_TRIES, Row
+from stratos_offline.engines.contract import NumberedLine
+from stratos_offline.results import ResultFiles
+from tests.support.worlds.offline_job import ScriptedEngine, job_options, rows_of, run_scripted, write_lines
+
+PROMPTS = [f"book {number % 3} " * 40 + f"line {number}" for number in range(40)]
+
+
+def test_answers_are_in_the_order_of_the_file_and_computed_in_that_of_prefixes(tmp_path: Path) -> None:
+    file, engine = write_lines(tmp_path / "in.jsonl", PROMPTS), ScriptedEngine()
+    progress = run_scripted(job_options(file, tmp_path / "out", block_lines=7), engine)
+    assert (progress.num_done, progress.num_failed, progress.num_blocks) == (40, 0, 6)
+    found = rows_of(tmp_path / "out" / "output.jsonl")
+    assert found == [{"custom_id": f"c{number}", "text": text[::-1]} for number, text in enumerate(PROMPTS)]
+    books = [number % 3 for number in engine.answered]
+    assert sorted(engine.answered) == list(range(40))
+    assert sum(one != two for one, two in pairwise(books)) == 2
+    assert list((tmp_path / "out").glob("blocks-*/*/*")) == []
+
+
+def test_errors_have_a_file_of_their_own(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "in.jsonl", ["good", "bad one", "good", "bad two"])
+    progress = run_scripted(job_options(file, tmp_path / "out"), ScriptedEngine())
+    assert progress.num_failed == 2
+    assert [row["custom_id"] for row in rows_of(tmp_path / "out" / "output.jsonl")] == ["c0", "c2"]
+    assert [row["custom_id"] for row in rows_of(tmp_path / "out" / "errors.jsonl")] == ["c1", "c3"]
+
+
+def test_a_driver_that_ends_goes_on_with_nothing_computed_twice(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "in.jsonl", PROMPTS)
+    options = job_options(file, tmp_path / "out", block_lines=5)
+
+    def fail_at_fourth(lines: Sequence[NumberedLine]) -> None:
+        if len(first.answered) == 15:
+            raise Overloaded("the machine goes")
+
+    first, second = ScriptedEngine(before=lambda lines: fail_at_fourth(lines)), ScriptedEngine()
+    with pytest.raises(Overloaded):
+        run_scripted(options, first)
+    assert not (tmp_path / "out" / "output.jsonl").exists()
+    progress = run_scripted(options, second, now_unix_s=5)
+    assert (progress.num_kept_blocks, progress.num_done) == (3, 40)
+    assert sorted(first.answered + second.answered) == list(range(40))
+    assert len(rows_of(tmp_path / "out" / "output.jsonl")) == 40
+    third = ScriptedEngine()
+    assert run_scripted(options, third).is_over
+    assert third.answered == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"engine": {"dtype": "float32"}}, {"engine": {"max_input_tokens": 5}}, {"name": "batch_1"}, {"salt": "ab"},
+        {"engine": {"model_name": "base", "quantization": "int8"}},
+    ],
+)  # fmt: skip
+def test_a_folder_of_another_job_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    file = write_lines(tmp_path / "in.jsonl", PROMPTS[:2])
+    run_scripted(job_options(file, tmp_path / "out"), ScriptedEngine())
+    with pytest.raises(BadRequest, match="another file, model or option"):
+        run_scripted(job_options(file, tmp_path / "out", **changes), ScriptedEngine())
+    write_lines(file, PROMPTS[:3])
+    with pytest.raises(BadRequest, match="another file, model or option"):
+        run_scripted(job_options(file, tmp_path / "out"), ScriptedEngine())
+
+
+def test_what_decides_speed_alone_does_not_matter(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "in.jsonl", PROMPTS[:2])
+    run_scripted(job_options(file, tmp_path / "out"), ScriptedEngine())
+    more = {"engine": {"threads": 3, "lines_at_once": 5, "kv_pool_bytes": 1}, "max_engines": 4, "block_lines": 9}
+    assert run_scripted(job_options(file, tmp_path / "out", **more), ScriptedEngine()).is_over
+
+
+def test_a_block_that_was_given_up_is_tried_again_by_the_next_run(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "in.jsonl", ["one", "two"])
+    options = job_options(file, tmp_path / "out")
+
+    def end(lines: Sequence[NumberedLine]) -> None:
+        raise Overloaded("it is gone")
+
+    for _ in range(MAX_TRIES + 1):
+        with pytest.raises(Overloaded):
+            run_scripted(options, ScriptedEngine(before=end))
+        [tried] = (tmp_path / "out").glob("blocks-*/tries/*")
+        assert tried.name.endswith("-0"), "a new run begins to count again"
+    assert run_scripted(options, ScriptedEngine()).is_over
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("no json", "line 2: it is not JSON"),
+        (json.dumps({"custom_id": "c0", "method": "POST", "url": "/v1/completions", "body": {}}), "earlier line"),
+        (json.dumps({"custom_id": "x", "method": "POST", "url": "/v1/embeddings", "body": {}}), "one endpoint"),
+        (json.dumps({"custom_id": "x", "method": "GET", "url": "/v1/completions", "body": {}}), "method must be POST"),
+    ],
+)
+def test_a_file_is_refused_as_an_upload_is(tmp_path: Path, line: str, text: str) -> None:
+    file = write_lines(tmp_path / "in.jsonl", ["one"])
+    file.write_text(file.read_text() + line + "\n")
+    with pytest.raises(BadRequest, match=text):
+        run_scripted(job_options(file, tmp_path / "out"), ScriptedEngine())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_is_not_there_and_a_foreign_model(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="cannot be read"):
+        run_scripted(job_options(tmp_path / "none", tmp_path / "out"), ScriptedEngine())
+    file = write_lines(tmp_path / "in.jsonl", ["one"])
+    file.write_text(file.read_text().replace('"base"', '"other"'))
+    with pytest.raises(ModelNotFound, match="other"):
+        run_scripted(job_options(file, tmp_path / "out"), ScriptedEngine())
+
+
+async def test_results_of_many_buckets_are_one_file_in_order(tmp_path: Path) -> None:
+    async def blocks() -> AsyncIterator[list[Row]]:
+        for begin in range(10):
+            yield [(number, number % 4 > 0, f"{number}") for number in range(begin, 1000, 10)]
+
+    files = ResultFiles(tmp_path, 1000, 10**9)
+    assert await files.write(blocks()) == (750, 250)
+    lines = (tmp_path / "output.jsonl").read_text().split()
+    assert lines == [str(number) for number in range(1000) if number % 4]
+    assert not (tmp_path / ".sorting").exists()
