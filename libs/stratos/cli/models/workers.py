@@ -46,7 +46,7 @@ def fitted(options: UpOptions) -> tuple[UpOptions, str]:
     dtype = options.asked_dtype or options.dtype
     ask = WorkerAsk(
         model_path=options.model_path,
-        num_workers=options.num_workers + options.decode_limit - options.decode,
+        num_workers=options.most_workers,
         dtype=dtype,
         quantization=options.quantization,
         kv_dtype=options.kv_cache_dtype,
