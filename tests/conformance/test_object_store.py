@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -283,3 +284,25 @@ async def test_an_object_that_is_removed_while_its_folder_is_listed_is_not_liste
     monkeypatch.setattr("stratos.store.local_store.os.walk", lambda path: [(str(path), [], ["kept", "removed"])])
     store = open_store(ObjectStoreConfig(url=f"file://{tmp_path}"))
     assert [info.key for info in await store.list_folder("folder")] == ["folder/kept"]
+
+
+async def test_a_whole_listing_has_every_object_and_when_it_was_written(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await store.list_all("chunks") == []
+    monkeypatch.setattr("stratos.store.served.server.PAGE_KEYS", 4)
+    keys = [f"chunks/{number:02d}/{number}" for number in range(9)]
+    began = time.time()
+    await asyncio.gather(*(store.put(key, b"123") for key in (*keys, "other/1")))
+    found = await store.list_all("chunks")
+    assert [info.key for info in found] == keys
+    assert {info.num_bytes for info in found} == {3}
+    assert all(abs(info.written_unix_s - began) < 60 for info in found)
+
+
+async def test_a_whole_listing_goes_beyond_the_bound_of_a_folder(store: ObjectStore) -> None:
+    many = MAX_FOLDER_FILES + 1
+    await asyncio.gather(*(store.put(f"many/{number}", b"") for number in range(many)))
+    assert len(await store.list_all("many")) == many
+    with pytest.raises(RequestTooLarge):
+        await store.list_folder("many")

@@ -33,8 +33,12 @@ RESTING = "asleep"
 """Why a worker that sleeps, falls asleep or wakes may not be chosen."""
 
 
+HELD = "standby"
+"""Why a spare may not be chosen: it has its model in memory, and waits until a worker of its pool is missing."""
+
+
 class SleepState(enum.StrEnum):
-    """Whether a worker has its model in memory."""
+    """Whether a worker has its model in memory, and takes work."""
 
     AWAKE = "awake"
     FALLING_ASLEEP = "falling asleep"
@@ -42,6 +46,8 @@ class SleepState(enum.StrEnum):
     WAKING = "waking"
     FAILED = "failed"
     """It could not wake, and ends."""
+    STANDBY = HELD
+    """A spare: loaded and verified, and no part of its pool until it is woken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +141,16 @@ class FleetWorker:
         """It sleeps, or is on its way there or back: it may not be chosen, and nothing is wrong with it."""
         rests = self.status is not None and self.status.sleep_state not in (SleepState.AWAKE, SleepState.FAILED)
         return rests and self.out_reason == RESTING
+
+    @property
+    def is_well(self) -> bool:
+        """It takes work, or would if it were woken."""
+        return self.is_live or self.is_resting or self.out_reason == HELD
+
+    @property
+    def is_spare(self) -> bool:
+        """It stands by, or did when it was last heard of: its pool is as large without it."""
+        return self.status is not None and self.status.sleep_state is SleepState.STANDBY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,8 +36,16 @@ class GatewayLoad:
     not know."""
     num_batch_lines_due: int | None = None
     """Lines of them to be answered within an hour, so that each batch keeps its window by going on evenly."""
+    client_age_ms: int | None = None
+    """Since a request above the batch class was open, when the gateway said so; 0 while one is, ``None`` where the last
+    minute had none."""
     age_s: float = 0.0
     """Since the gateway said so."""
+
+    @property
+    def client_age_s(self) -> float:
+        """Since a request above the batch class was open; infinity where there was none."""
+        return float("inf") if self.client_age_ms is None else self.client_age_ms / 1000 + self.age_s
 
 
 def num_batch_lines(loads: Iterable[GatewayLoad]) -> int | None:

@@ -250,7 +250,7 @@ class FleetState:
         if reason is None:
             _log.info("worker %s is in", record.member.worker_id)
         elif last is None:
-            level = logging.INFO if reason is OutReason.ASLEEP else logging.WARNING
+            level = logging.INFO if reason in (OutReason.ASLEEP, OutReason.STANDBY) else logging.WARNING
             _log.log(level, "worker %s is out: %s", record.member.worker_id, reason.value)
             self._on_evicted(record.ref().role, reason)
         if reason is None or last is None:

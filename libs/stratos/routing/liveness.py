@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 
-from stratos.core.fleet import RESTING, SleepState, WorkerStatus
+from stratos.core.fleet import HELD, RESTING, SleepState, WorkerStatus
 from stratos.core.step_watch import StepWatch
 from stratos.routing.settings import LivenessConfig
 
@@ -29,6 +29,8 @@ class OutReason(enum.StrEnum):
     DRAINING = "draining"
     ASLEEP = RESTING
     """Nothing is wrong with it: it sleeps, falls asleep or wakes."""
+    STANDBY = HELD
+    """Nothing is wrong with it: it is a spare."""
     NOT_READY = "not_ready"
 
 
@@ -89,6 +91,8 @@ class WorkerLiveness:
             return OutReason.HUNG
         if status.is_draining:
             return OutReason.DRAINING
+        if status.sleep_state is SleepState.STANDBY:
+            return OutReason.STANDBY
         if status.sleep_state not in (SleepState.AWAKE, SleepState.FAILED):
             return OutReason.ASLEEP
         return OutReason.NOT_READY if status.not_ready_reason else None

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import secrets
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -50,8 +51,12 @@ class LocalStore(ObjectStore):
             raise BadRequest(f"{key!r} leads out of the object store through a link", param="uri")
         return path
 
-    def list_some(self, folder: str) -> list[ObjectInfo]:
-        """Files below ``folder``, sorted by key; where there are very many, more than ``MAX_FOLDER_FILES`` of them."""
+    async def list_all(self, folder: str) -> list[ObjectInfo]:
+        """Every file below ``folder``."""
+        return await asyncio.to_thread(self.list_some, folder, sys.maxsize)
+
+    def list_some(self, folder: str, enough: int = MAX_FOLDER_FILES) -> list[ObjectInfo]:
+        """Files below ``folder``, sorted by key; where there are very many, more than ``enough`` of them."""
         path = self._inside(check_key(folder))
         found: list[ObjectInfo] = []
         try:
@@ -59,8 +64,9 @@ class LocalStore(ObjectStore):
                 keys = [(Path(parent) / name).relative_to(self._root).as_posix() for name in names]
                 for key in filter(is_plain_key, keys):
                     with suppress(FileNotFoundError):  # it was removed since its folder was read
-                        found.append(ObjectInfo(key, self._inside(key).stat().st_size))
-                if len(found) > MAX_FOLDER_FILES:
+                        state = self._inside(key).stat()
+                        found.append(ObjectInfo(key, state.st_size, state.st_mtime))
+                if len(found) > enough:
                     break
         except OSError as error:
             raise _explain(error, folder) from error

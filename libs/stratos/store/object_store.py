@@ -29,6 +29,8 @@ class ObjectInfo:
 
     key: str
     num_bytes: int
+    written_unix_s: float = 0.0
+    """Seconds since the epoch at which it was written, by the store's clock."""
 
 
 def is_plain_key(key: str) -> bool:
@@ -63,6 +65,10 @@ class ObjectStore(ABC):
             NotFound: there are none.
             RequestTooLarge: there are more.
         """
+
+    @abstractmethod
+    async def list_all(self, folder: str) -> list[ObjectInfo]:
+        """Every object below ``folder``, sorted by key, however many; none where there are none."""
 
     @abstractmethod
     async def fetch(self, key: str, path: Path, max_bytes: int) -> int:

@@ -49,6 +49,10 @@ class S3Store(ObjectStore):
         """Objects below ``folder``."""
         return await self._call(self._list_folder, check_key(folder))
 
+    async def list_all(self, folder: str) -> list[ObjectInfo]:
+        """Every object below ``folder``, page by page."""
+        return await self._call(self._list_all, check_key(folder))
+
     async def fetch(self, key: str, path: Path, max_bytes: int) -> int:
         """Download one object."""
         return await self._call(self._fetch, check_key(key), path, max_bytes)
@@ -110,6 +114,14 @@ class S3Store(ObjectStore):
         if len(objects) > MAX_FOLDER_FILES:
             raise RequestTooLarge(f"the object store folder {folder!r} has more than {MAX_FOLDER_FILES} files")
         return objects
+
+    def _list_all(self, folder: str) -> list[ObjectInfo]:
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self._bucket, Prefix=f"{self._prefix}{folder}/"
+        )
+        found = (entry for page in pages for entry in page.get("Contents", ()))
+        objects = [ObjectInfo(o["Key"][len(self._prefix) :], o["Size"], o["LastModified"].timestamp()) for o in found]
+        return sorted((o for o in objects if is_plain_key(o.key)), key=lambda info: info.key)
 
     def _fetch(self, key: str, path: Path, max_bytes: int) -> int:
         answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)

@@ -170,6 +170,7 @@ class WorkerProcess(Service):
             lambda: self._prober,
             self._feed,
             settings.orphan_ttl_s + FLUSH_S,
+            is_spare=settings.is_spare,
         )
         if engine.info.can_probe:
             known = await asyncio.to_thread(expected_digest, engine.info)
@@ -229,7 +230,7 @@ class WorkerProcess(Service):
             num_handoffs=self._gate.num_handoffs,
             num_orphans=opened.table.num_orphans,
             is_draining=self._gate.is_draining,
-            not_ready_reason=self.not_ready_reason() or ("it sleeps" if self._gate.is_asleep else ""),
+            not_ready_reason=self.not_ready_reason() or (f"it is {self.sleeper.state}" if self._gate.is_asleep else ""),
             identity=info.identity,
             resident_adapters=frozenset(engine.resident_adapters),
             block_size=info.geometry.block_size,

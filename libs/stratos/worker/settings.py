@@ -107,6 +107,8 @@ class WorkerSettings(ServiceSettings):
     """Region around that, for the scorer and the filter of this name at the router."""
     pool: str = ""
     """Label that a plan's ``pools`` may name: such workers serve the plan first, and may keep KV for it."""
+    is_spare: bool = False
+    """Load and verify the weights, and take no work until it is woken; see `stratos up --spares`."""
     engine: Literal["torch", "fake"] = "torch"
     """"fake" is arithmetic by hand: a platform without a model, and tests that see which worker computed what."""
     engine_process: Literal["auto", "thread", "process"] = "auto"

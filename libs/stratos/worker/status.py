@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.common.errors import BadRequest, Draining
-from stratos.core.fleet import WorkerStatus
+from stratos.core.fleet import SleepState, WorkerStatus
 from stratos.core.placement import router_of
 from stratos.core.step_watch import PROGRESS_INTERVAL_S
 from stratos.rpc.codec.fleet import WORKER_STATUS
@@ -153,6 +153,7 @@ class Rest(Protocol):
     """Sleep of the worker; ``sleep.sleeper.Sleeper`` is it."""
 
     freed_bytes: int
+    state: SleepState
 
     async def sleep(self, timeout_s: float) -> None:
         """Return when it sleeps."""
@@ -206,7 +207,8 @@ class StatusServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     async def Wake(self, request: worker_pb2.WakeRequest, context: Any) -> worker_pb2.WakeResponse:
         """Take memory again; returns when it takes work."""
-        if self._gate.is_draining:
+        is_spare = self._sleeper().state is SleepState.STANDBY
+        if self._gate.is_draining or (is_spare and self._gate.is_convicted):
             raise Draining("this worker is leaving")
         await self._sleeper().wake()
         return worker_pb2.WakeResponse()

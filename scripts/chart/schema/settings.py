@@ -22,6 +22,7 @@ OWNED = {
     "httpListen": "ports.http",
     "httpListenerFd": "nothing needs it",
     "workerId": "the name of the pod",
+    "isSpare": "nothing wakes spares on Kubernetes",
     "redisUrl": "redis",
     "keyPepper": "credentials",
     "platformKey": "credentials.platformKeySecret",

@@ -16,6 +16,7 @@ from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.common.clock import Clock
 from stratos.common.errors import StratosError
 from stratos.core.fleet import Fleet, FleetWorker, SleepState
+from stratos.core.requests.limits import BATCH_CLASS
 from stratos.planning.turns import SharerSeen, TurnConfig, TurnPlanner
 from stratos.rpc.clients.channel import translate_errors
 from stratos.rpc.clients.dialer import ANY_WORKER, Dialer
@@ -151,14 +152,18 @@ def _seen(fleet: Fleet, model: str, workers: Sequence[FleetWorker]) -> SharerSee
     """Requests that none of its workers could take, because they are lost or not there yet, are worth no turn."""
     able = {worker.ref.role for worker in workers if worker.is_live or worker.is_resting}
     queues = [queue for queue in fleet.queues if queue.model_digest == model and queue.work.role in able]
+    of_clients = [queue for queue in queues if queue.priority_class < BATCH_CLASS]
     num_waiting = sum(queue.num_requests for queue in queues)
-    num_open = sum(load.num_open for load in fleet.gateways if load.model_digest == model) if able else 0
+    gateways = [load for load in fleet.gateways if load.model_digest == model]
+    num_open = sum(load.num_open for load in gateways) if able else 0
     num_seqs = sum(worker.status.num_seqs for worker in workers if worker.status is not None)
     return SharerSeen(
         model=model,
         is_there=bool(workers),
         is_awake=any(not _sleeps(worker) for worker in workers),
-        num_waiting=num_waiting,
-        oldest_s=max((queue.oldest_s for queue in queues), default=0.0),
+        num_waiting=sum(queue.num_requests for queue in of_clients),
+        oldest_s=max((queue.oldest_s for queue in of_clients), default=0.0),
+        num_batch_waiting=num_waiting - sum(queue.num_requests for queue in of_clients),
         is_busy=bool(num_waiting or num_open or num_seqs),
+        client_age_s=0.0 if of_clients else min((load.client_age_s for load in gateways), default=float("inf")),
     )

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from stratos.common.errors import Overloaded, QueueTimeout
 from stratos.common.shed_reason import ShedReason
 from stratos.core.features import PROTOCOL_VERSION, can_speak_with
-from stratos.core.fleet import Fleet, FleetWorker, QueueDepth
+from stratos.core.fleet import HELD, Fleet, FleetWorker, QueueDepth
 from stratos.core.placement import PlacementRequest, Work, WorkerRole
 from stratos.core.requests.limits import DEFAULT_PRIORITY_CLASS, NUM_PRIORITY_CLASSES
 from stratos.routing.filters import Rejection
@@ -98,7 +98,8 @@ class RouterMetrics(Instruments):
             num_live, num_resting = sum(w.is_live for w in of_role), sum(w.is_resting for w in of_role)
             self._workers.labels(role, "live").set(num_live)
             self._workers.labels(role, "asleep").set(num_resting)
-            self._workers.labels(role, "out").set(len(of_role) - num_live - num_resting)
+            self._workers.labels(role, HELD).set(sum(w.out_reason == HELD for w in of_role))
+            self._workers.labels(role, "out").set(sum(not w.is_well for w in of_role))
             self._show_skew(role, [worker for worker in fleet.workers if worker.ref.role is role])
 
     def show_pressures(self, pressures: Mapping[str, float]) -> None:

@@ -110,6 +110,16 @@ def test_publish_fetch_and_pull_from_s3(place: tuple[str, str], tmp_path: Path) 
     for came in ("2,423,954", "0"):
         pulled = run(app, ["models", "pull", reference[:30], *place, f"--cache={tmp_path / 'cache'}"])
         assert pulled.output.strip().endswith(f": {came} bytes came"), pulled.output
+    without = run(app, ["models", "unpublish", reference, *place])
+    assert without.exit_code == 0, without.output
+    assert "no platform was asked" in without.output
+    swept = run(app, ["models", "sweep", "--min-age-s=0", "--dry-run", *place])
+    assert "chunks would be deleted" in swept.output, swept.output
+    swept = run(app, ["models", "sweep", "--min-age-s=0", *place])
+    assert not swept.output.startswith("0 chunks"), swept.output
+    assert run(app, ["models", "sweep", "--min-age-s=0", *place]).output.startswith("0 chunks deleted: 0 bytes")
+    again = run(app, ["models", "unpublish", reference, *place])
+    assert (again.exit_code, "is not published" in again.output) == (1, True)
     gone = run(app, ["models", "pull", "registry:none", *place, f"--cache={tmp_path / 'cache'}"])
     assert (gone.exit_code, "registry:none is not published" in gone.output) == (1, True)
 

@@ -31,6 +31,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProce
         "STRATOS_AUTOSCALER_TURNS__BUSY_RESIDENCY_S": "0.8",
         "STRATOS_AUTOSCALER_TURNS__DRAIN_S": "0.2",
         "STRATOS_AUTOSCALER_TURNS__MAX_CHANGE_SHARE": "0.9",
+        "STRATOS_AUTOSCALER_TURNS__BATCH_PATIENCE_S": "4",
         "STRATOS_GATEWAY_HTTP__SSE_KEEPALIVE_S": "0.1",
         "STRATOS_DECODE_WORKER_FAKE__WAKE_S": "0.4",
         "STRATOS_DECODE_WORKER_FAKE__TELLS_MODELS": "true",
@@ -103,6 +104,26 @@ async def test_alternating_load_loses_nothing_and_changes_seldom(platform: Platf
     num_changes = await changes(platform) - before
     assert answers >= 2 * 4, "every client went on"
     assert 1 <= num_changes <= SECONDS / RESIDENCY_S + 1
+
+
+async def test_a_batch_waits_while_a_client_of_the_awake_model_asks_and_gets_its_turn_in_the_end(
+    platform: PlatformProcess,
+) -> None:
+    key = (await asyncio.to_thread(platform.stratos, "keys", "create", "--tenant", "lines", "--plan", "batch")).stdout
+    ask = {"model": "small", "prompt": [7, 7], "max_tokens": 3, "ignore_eos": True}
+    loop, headers = asyncio.get_running_loop(), {"authorization": f"Bearer {key.strip()}"}
+    async with client_of(platform) as client:
+        await complete(client, "base", [6, 6], 2)
+        began, longest_s = loop.time(), 0.0
+        batch = asyncio.create_task(client.post("/completions", json=ask, headers=headers))
+        while not batch.done():
+            asked = loop.time()
+            await complete(client, "base", [6, 6], 2)
+            longest_s = max(longest_s, loop.time() - asked)
+        assert (await batch).status_code == 200, batch.result().text
+    waited_s = loop.time() - began
+    assert waited_s > 4, "clients of the awake model go first"
+    assert longest_s < waited_s, "they were served until then"
 
 
 async def test_a_stream_that_outlasts_its_turn_goes_on_at_the_next_one_token_for_token(

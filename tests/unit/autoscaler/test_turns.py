@@ -12,8 +12,10 @@ from pydantic import ValidationError
 from stratos.common.clock import FakeClock
 from stratos.common.errors import Busy, WorkerLost
 from stratos.core.fleet import RESTING, Fleet, FleetWorker, QueueDepth, SleepState, WorkerStatus
+from stratos.core.gateway_load import GatewayLoad
 from stratos.core.kv import BlockLedger, KvIdentity
 from stratos.core.placement import WorkerRef, WorkerRole
+from stratos.core.requests.limits import BATCH_CLASS
 from stratos.planning.turns import TurnConfig
 from stratos_autoscaler.metrics import AutoscalerMetrics
 from stratos_autoscaler.settings import AutoscalerSettings
@@ -31,6 +33,10 @@ class World:
     states: dict[str, SleepState] = field(default_factory=dict)
     waiting: dict[str, float] = field(default_factory=dict)
     """Age of the oldest request, by model."""
+    batches: set[str] = field(default_factory=set)
+    """Models whose requests are lines of batches."""
+    client_age_ms: dict[str, int] = field(default_factory=dict)
+    """What gateways tell of clients, by model."""
     lost: set[str] = field(default_factory=set)
     faults: dict[str, Exception] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
@@ -63,10 +69,18 @@ class World:
 
     def fleet(self) -> Fleet:
         queues = [
-            QueueDepth(model_digest=model, priority_class=1, num_requests=1, num_tokens=9, oldest_s=age)
+            QueueDepth(
+                model_digest=model,
+                priority_class=BATCH_CLASS if model in self.batches else 1,
+                num_requests=1,
+                num_tokens=9,
+                oldest_s=age,
+            )
             for model, age in self.waiting.items()
         ]
-        return Fleet(queues=tuple(queues), workers=tuple(self._worker(name) for name in self.states))
+        gateways = [GatewayLoad(gateway="g", model_digest=m, client_age_ms=ms) for m, ms in self.client_age_ms.items()]
+        workers = tuple(self._worker(name) for name in self.states)
+        return Fleet(queues=tuple(queues), workers=workers, gateways=tuple(gateways))
 
     def _worker(self, name: str) -> FleetWorker:
         model, _, role = name.partition("-")
@@ -183,3 +197,20 @@ async def test_one_that_acts_again_takes_the_device_from_no_model_that_got_its_t
 def test_devices_have_several_models_and_a_model_one_device(devices: list[list[str]]) -> None:
     with pytest.raises(ValidationError, match="two models or more"):
         AutoscalerSettings(router_addresses=("r:1",), shared_devices=devices)
+
+
+async def test_lines_of_batches_wait_for_a_pause_of_the_awake_models_clients() -> None:
+    world = World()
+    await world.look()
+    world.waiting, world.batches, world.client_age_ms = {"b": 1.0}, {"b"}, {"a": 500}
+    assert await world.look(20.0) == [], "a client asked half a second ago"
+    world.client_age_ms = {"a": 5000}
+    assert "wake b-decode" in await world.look(1.0)
+
+
+async def test_lines_of_batches_get_a_turn_under_clients_in_the_end() -> None:
+    world = World()
+    await world.look()
+    world.waiting, world.batches, world.client_age_ms = {"b": 1.0}, {"b"}, {"a": 0}
+    assert await world.look(TurnConfig().busy_residency_s) == []
+    assert "wake b-decode" in await world.look(TurnConfig().batch_patience_s)

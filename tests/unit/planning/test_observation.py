@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from stratos.core.fleet import Fleet, FleetWorker, QueueDepth
+from stratos.core.fleet import Fleet, FleetWorker, QueueDepth, SleepState
 from stratos.core.placement import Work, WorkerRole
 from stratos.planning.demand import Reason, measure, num_wanted
 from stratos.planning.fleet_sum import sum_fleets
-from stratos.planning.observation import observe
+from stratos.planning.observation import count_states, observe
 from stratos.planning.planner import Direction, PoolPlanner
 from stratos.planning.settings import PoolBounds, PoolConfig, PoolKey, check_pools
 from tests.support.worlds.fleet_samples import IDENTITY, MODEL, ledger, make_status
@@ -147,3 +147,13 @@ def test_pools_must_not_share_workers(models: tuple[str, str]) -> None:
         check_pools(pools)
     check_pools([pools[0], dataclasses.replace(pools[1], role=PREFILL)])
     check_pools([dataclasses.replace(pools[0], model_digest=MODEL), dataclasses.replace(pools[1], model_digest=OTHER)])
+
+
+@pytest.mark.parametrize("out_reason", ["standby", "lost"])
+def test_a_spare_is_no_part_of_its_pool_as_long_as_nothing_woke_it(out_reason: str) -> None:
+    spare = worker("decode-1", is_live=False, out_reason=out_reason, sleep_state=SleepState.STANDBY)
+    pool = observe(Fleet(workers=(worker("decode-0"), spare)), DECODE_POOL)
+    assert [one.worker_id for one in pool.workers] == ["decode-0"]
+    assert count_states(pool)["out"] == 0
+    woken = observe(Fleet(workers=(worker("decode-0"), worker("decode-1"))), DECODE_POOL)
+    assert woken.size == 2

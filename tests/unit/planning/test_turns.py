@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -187,3 +187,47 @@ def test_a_turn_lasts_at_least_as_the_share_of_changes_says(change_s: float) -> 
     planner = TurnPlanner(CONFIG)
     planner.changed("a", 0.0, change_s)
     assert planner.least_s == pytest.approx(max(10.0, 4 * change_s))
+
+
+def batch_turn(planner: TurnPlanner, *, client_age_s: float, until_s: float, lines: Callable[[float], int]) -> float:
+    """Seconds at which lines of batches for b get a turn while a is awake; infinity where they get none."""
+    for tick in range(round(until_s / TICK_S)):
+        now = tick * TICK_S
+        own = SharerSeen(
+            model="a", is_awake=True, is_busy=client_age_s < CONFIG.min_residency_s, client_age_s=client_age_s
+        )
+        if planner.decide([own, SharerSeen(model="b", num_batch_waiting=lines(now))], now) == "b":
+            return now
+    return float("inf")
+
+
+def test_batches_wait_while_clients_of_the_awake_model_come_and_not_for_ever() -> None:
+    config = replace(CONFIG, batch_patience_s=100.0)
+    assert batch_turn(TurnPlanner(config), client_age_s=1.0, until_s=300, lines=lambda now: 4) == pytest.approx(100.0)
+    eager = replace(CONFIG, batch_patience_s=0.0)
+    assert batch_turn(TurnPlanner(eager), client_age_s=1.0, until_s=300, lines=lambda now: 4) == pytest.approx(30.0)
+
+
+def test_batches_get_a_turn_in_a_pause_of_the_clients() -> None:
+    config = replace(CONFIG, batch_patience_s=100.0)
+    found = batch_turn(TurnPlanner(config), client_age_s=20.0, until_s=300, lines=lambda now: 4)
+    assert found == pytest.approx(CONFIG.min_residency_s)
+    assert batch_turn(TurnPlanner(config), client_age_s=20.0, until_s=300, lines=lambda now: 0) == float("inf")
+
+
+def test_lines_that_come_again_have_waited_since_the_first_of_them() -> None:
+    config = replace(CONFIG, batch_patience_s=100.0)
+    found = batch_turn(TurnPlanner(config), client_age_s=0.0, until_s=300, lines=lambda now: int(now % 60 < 50))
+    assert found == pytest.approx(100.0), "their time does not begin again with each try"
+
+
+@pytest.mark.parametrize("client_age_s", [0.0, 60.0])
+def test_clients_that_wait_go_before_batches_that_have_waited_longer(client_age_s: float) -> None:
+    planner = TurnPlanner(replace(CONFIG, batch_patience_s=100.0))
+    seen = [
+        SharerSeen(model="a", is_awake=True, is_busy=True, client_age_s=client_age_s),
+        SharerSeen(model="b", num_batch_waiting=9),
+        SharerSeen(model="c", num_waiting=1, oldest_s=1.0),
+    ]
+    assert planner.decide(seen, 0.0) == "a"
+    assert planner.decide(seen, CONFIG.busy_residency_s) == "c"

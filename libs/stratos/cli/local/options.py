@@ -60,6 +60,8 @@ class UpOptions:
     decode: Annotated[int, Option(help="Decode workers to start with; the autoscaler's minimum.")] = 1
     max_decode: Annotated[int, Option(help="Most decode workers; default: what the cores allow.")] = 0
     """0 allows one more than ``decode`` where cores are left for it."""
+    spares: Annotated[int, Option(help="Decode workers beyond them that have loaded the first model, and wait.")] = 0
+    """One takes the place of a decode worker that died, or that the autoscaler wants, at once."""
     share_device: Annotated[str, Option(help="Models of --model that take turns in memory, by demand: a,b.")] = ""
     pools: Annotated[str, Option(help="Labels of the decode workers for plans, in order: fast,shared.")] = ""
     """Workers beyond the last label have none."""
@@ -124,12 +126,16 @@ class UpOptions:
             ("--routers", self.routers, 1, MAX_REPLICAS),
             ("--prefill", self.prefill, 0, MAX_WORKERS),
             ("--decode", self.decode, 0, MAX_WORKERS),
+            ("--spares", self.spares, 0, MAX_WORKERS if self.decode else 0),
             ("--kv-disk", self.kv_disk_gib, 0, MAX_KV_DISK_GIB),
         ):
             if not least <= value <= most:
                 raise BadRequest(f"{flag} must be between {least} and {most}, not {value}", param=flag)
         if self.max_decode and not self.decode <= self.max_decode <= MAX_WORKERS:
             raise BadRequest(f"--max-decode must be between --decode and {MAX_WORKERS}", param="--max-decode")
+        for flag, other in (("--share-device", self.share_device), ("--pools", self.pools)):
+            if self.spares and other:
+                raise BadRequest(f"--spares does not go with {flag}", param="--spares")
         for flag, value in (("--port", self.port), ("--admin-port", self.admin_port)):
             if not 1 <= value <= 65535:
                 raise BadRequest(f"{flag} must be between 1 and 65535, not {value}", param=flag)
@@ -214,6 +220,11 @@ class UpOptions:
     def num_workers(self) -> int:
         """Workers that start with the platform and compute at a time, of all models."""
         return self.num_own_workers + self.num_other_workers
+
+    @property
+    def most_workers(self) -> int:
+        """Workers that have memory at a time, at most: those to come and the spares included."""
+        return self.num_workers + self.decode_limit - self.decode + self.spares
 
     @property
     def num_own_workers(self) -> int:

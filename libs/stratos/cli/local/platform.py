@@ -343,7 +343,7 @@ class LocalPlatform:
         async with RouterClient(router_address, dialer=self._dialer) as router:
             try:
                 async with asyncio.timeout(FLEET_TIMEOUT_S):
-                    while sum(w.is_live or w.is_resting for w in (await router.fleet()).workers) < wanted:  # noqa: ASYNC110
+                    while sum(w.is_well for w in (await router.fleet()).workers) < wanted:  # noqa: ASYNC110
                         await asyncio.sleep(POLL_S)
             except TimeoutError:
                 raise DependencyDown("the workers run, but a router does not call all of them live") from None

@@ -1,6 +1,7 @@
 """One child process: start it, see that it serves, keep its log, stop it in time.
 
-States: starting -> serving -> draining -> stopped; a crash leads back to starting (the supervisor decides).
+States: starting -> serving -> draining -> stopped, of a spare starting -> standby -> serving; a crash leads back to
+starting (the supervisor decides).
 Children get a session of their own, so that a Ctrl-C in the terminal reaches the supervisor alone and the end is
 in order; they end with the supervisor through the kernel's parent-death signal.
 """
@@ -17,13 +18,13 @@ from typing import Literal
 
 from stratos.cli.local.embedded_redis import answers
 from stratos.cli.local.log_tail import log_tail, logged_reason
-from stratos.cli.local.topology import ProcessSpec
+from stratos.cli.local.topology import ProcessSpec, spare_of
 from stratos.observe.local_prometheus import is_ready
 from stratos.rpc.forking.client import ForkedProcess, ForkServer, ForkServerGone
 from stratos.rpc.serving.address_file import read_address_file
 from stratos.rpc.serving.parent import PARENT_PID_ENV
 
-State = Literal["starting", "serving", "draining", "stopped"]
+State = Literal["starting", "serving", "standby", "draining", "stopped"]
 POLL_S = 0.03
 
 
@@ -149,7 +150,7 @@ class ManagedProcess:
         except TimeoutError:
             raise self._failure(f"it did not serve within {self.spec.start_timeout_s:.0f} s") from None
         if self.state == "starting":
-            self.state = "serving"
+            self.state = "standby" if self.spec.is_spare else "serving"
 
     async def _look(self) -> bool:
         if self.spec.readiness == "redis":
@@ -193,6 +194,10 @@ class ManagedProcess:
             return
         env = {**self.spec.env, self.spec.listen_env: self.address}
         self.spec = dataclasses.replace(self.spec, env=env)
+
+    def become(self, *, is_spare: bool) -> None:
+        """Be a spare, or none, from the next start on."""
+        self.spec = spare_of(self.spec, is_spare=is_spare)
 
     def kill(self) -> None:
         """SIGKILL, without waiting."""

@@ -3,8 +3,9 @@
 Start: Redis, then everything that needs no address of another, then gateways and autoscaler (see ``topology``).
 While running: a process that crashed is started again after a growing pause, with the addresses it had, so that
 its peers find it; a worker comes back as a new incarnation.  After more than ``MAX_CRASHES`` in a row it stays
-stopped, and ``stratos status`` says so.  End: autoscaler, gateways (open streams get their time), what gateways call,
-Redis; each bounded.
+stopped, and ``stratos status`` says so.  Where a worker crashed and a spare is there, the spare takes its
+place, and what is started again becomes the next spare.  End: autoscaler, gateways (open streams get their time), what
+gateways call, Redis; each bounded.
 
 It knows processes and addresses, not what the services say to each other.
 """
@@ -14,13 +15,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.cli.data.folder import RunDir, write_json_atomically
 from stratos.cli.local.process import ManagedProcess, ProcessView, StartFailed
-from stratos.cli.local.topology import ProcessSpec
+from stratos.cli.local.topology import ProcessSpec, spare_of
 from stratos.common.background import BackgroundTasks
 from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest, NotFound, Overloaded, StratosError
@@ -42,6 +43,8 @@ STOP_ORDER = (
 """Groups, each of which ends together: without gateways nothing calls routers, workers and registry any more."""
 KILL_MARGIN_S = 3.0
 SLEEP_TIMEOUT_S = 60.0
+WAKE_TIMEOUT_S = 2.0
+"""A spare loads nothing as it is woken; one that does not answer within this time is left for the next one."""
 Report = Callable[[str], None]
 SpecFactory = Callable[[str], ProcessSpec]
 
@@ -99,22 +102,35 @@ class Supervisor:
             self._processes.pop(spec.name, None)
             raise
         took_s = self._clock.now() - began
-        self._report(f"{spec.name:<14} serving   {took_s:5.1f} s   {process.view().address}".rstrip())
+        self._report(f"{spec.name:<14} {process.state:<9} {took_s:5.1f} s   {process.view().address}".rstrip())
         self._keepers[spec.name] = asyncio.create_task(self._keep_alive(process), name=f"keep-{spec.name}")
         self.write_workers_file()
         return process.view()
 
     async def start_worker(self, role: str, make_spec: SpecFactory, limit: int) -> ProcessView:
         """Start one more worker under the first free name; ``Overloaded`` above ``limit`` of that role."""
-        names = {p.name for p in self._processes.values() if p.spec.role == role}
-        if len(names) >= limit:
-            raise Overloaded(f"there are {len(names)} {role} workers already; the limit is {limit}")
-        name = next(n for n in (f"{role}-{i}" for i in itertools.count()) if n not in names)
+        count = sum(p.spec.role == role and not p.spec.is_spare for p in self._processes.values())
+        if count >= limit:
+            raise Overloaded(f"there are {count} {role} workers already; the limit is {limit}")
+        spare = await self._take_spare(make_spec(self._free_name(role)))
+        spec = make_spec(self._free_name(role))
+        if spare is not None:
+            self._drains.spawn(self._launch_next_spare(spare_of(spec)), name=f"spare-{spec.name}")
+            return spare.view()
         try:
-            return await self.launch(make_spec(name))
+            return await self.launch(spec)
         except StartFailed as error:
             self._report(f"{error}")
             raise Overloaded(str(error)) from error
+
+    def _free_name(self, role: str) -> str:
+        return next(n for n in (f"{role}-{i}" for i in itertools.count()) if n not in self._processes)
+
+    async def _launch_next_spare(self, spec: ProcessSpec) -> None:
+        try:
+            await self.launch(spec)
+        except (StartFailed, StratosError) as error:
+            self._report(f"there is no spare for the next time: {error}")
 
     async def begin_drain(self, name: str) -> None:
         """Ask a worker to leave; it ends in the background, at the latest by force."""
@@ -134,28 +150,51 @@ class Supervisor:
         Raises:
             StratosError: it cannot sleep.
         """
-        process = self._processes[name]
-        peer = self._dialer.channel(process.address, ANY_WORKER)
-        try:
-            async with translate_errors(peer=name):
-                stub = worker_pb2_grpc.WorkerServiceStub(peer)
-                await stub.Sleep(worker_pb2.SleepRequest(), timeout=SLEEP_TIMEOUT_S)
-        finally:
-            await peer.close()
+        async with self._calls_to(self._processes[name]) as stub:
+            await stub.Sleep(worker_pb2.SleepRequest(), timeout=SLEEP_TIMEOUT_S)
         self._report(f"{name:<14} asleep")
 
-    async def _ask_to_drain(self, process: ManagedProcess) -> None:
-        timeout_ms = int(self._drain_timeout_s * 1000)
+    async def _take_spare(self, wanted: ProcessSpec) -> ManagedProcess | None:
+        """Let a spare of the same role and model take work; ``None`` where there is none that does."""
+        for spare in tuple(self._processes.values()):
+            if spare.state != "standby" or _kind(spare.spec) != _kind(wanted):
+                continue
+            spare.become(is_spare=False)  # from here on nothing else takes it
+            spare.state = "serving"
+            try:
+                await self._wake(spare)
+            except StratosError as error:
+                self._report(f"{spare.name} cannot take a place: {error.message}")
+                spare.become(is_spare=True)
+                if spare.state == "serving":
+                    spare.state = "standby"
+                continue
+            self._report(f"{spare.name:<14} serving, as it was a spare")
+            return spare
+        return None
+
+    async def _wake(self, spare: ManagedProcess) -> None:
+        async with self._calls_to(spare) as stub:
+            await stub.Wake(worker_pb2.WakeRequest(), timeout=WAKE_TIMEOUT_S)
+
+    @contextlib.asynccontextmanager
+    async def _calls_to(self, process: ManagedProcess) -> AsyncIterator[worker_pb2_grpc.WorkerServiceStub]:
+        """Calls of a worker; raises ``StratosError`` where one fails."""
         peer = self._dialer.channel(process.address, ANY_WORKER)
         try:
             async with translate_errors(peer=process.name):
-                stub = worker_pb2_grpc.WorkerServiceStub(peer)
+                yield worker_pb2_grpc.WorkerServiceStub(peer)
+        finally:
+            await peer.close()
+
+    async def _ask_to_drain(self, process: ManagedProcess) -> None:
+        timeout_ms = int(self._drain_timeout_s * 1000)
+        try:
+            async with self._calls_to(process) as stub:
                 await stub.Drain(worker_pb2.DrainRequest(timeout_ms=timeout_ms), timeout=5)
         except StratosError as error:
             self._report(f"{process.name}: {error.message}; it is ended by a signal instead")
             process.terminate()
-        finally:
-            await peer.close()
 
     async def _finish_drain(self, process: ManagedProcess) -> None:
         try:
@@ -181,6 +220,9 @@ class Supervisor:
                 self._report(f"{process.name} crashed {crashes} times in a row and stays stopped")
                 process.state = "stopped"
                 return
+            if process.spec.role and not process.spec.is_spare and await self._take_spare(process.spec) is not None:
+                process.become(is_spare=True)
+                self.write_workers_file()
             await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** (crashes - 1), MAX_PAUSE_S))
             await self._restart(process)
         process.state = "stopped"
@@ -197,7 +239,7 @@ class Supervisor:
             self._report(f"{error}")
             process.kill()
             return
-        self._report(f"{process.name:<14} serving again (restart {process.num_restarts})")
+        self._report(f"{process.name:<14} {process.state} again (restart {process.num_restarts})")
         self.write_workers_file()
 
     def write_workers_file(self) -> None:
@@ -208,7 +250,7 @@ class Supervisor:
         workers = [
             {"worker_id": p.name, "address": p.address, "role": p.spec.role}
             for p in self._processes.values()
-            if p.spec.role and p.address and p.state in ("serving", "draining")
+            if p.spec.role and p.address and p.state in ("serving", "standby", "draining")
         ]
         write_json_atomically(self._run.workers_file, workers)
         targets = [
@@ -245,3 +287,7 @@ class Supervisor:
     def log_path(self, name: str) -> Path:
         """Log file of a process."""
         return self._run.log_path(name)
+
+
+def _kind(spec: ProcessSpec) -> tuple[str, str, str]:
+    return spec.service, spec.role, spec.model_digest

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -46,6 +46,8 @@ class ProcessSpec:
     role: Role = ""
     model_digest: str = ""
     """Digest of the model that a worker was started with."""
+    is_spare: bool = False
+    """A worker that has loaded its model, and waits until one of its role and model is missing."""
     listen_env: str = ""
     """Variable that holds the address the process announces; a restart listens there again."""
     public_address: str = ""
@@ -130,6 +132,12 @@ def service_spec(
     )
 
 
+def spare_of(spec: ProcessSpec, *, is_spare: bool = True) -> ProcessSpec:
+    """The same worker as a spare, or as none."""
+    name = f"STRATOS_{spec.service.upper()}_IS_SPARE"
+    return replace(spec, is_spare=is_spare, env={**spec.env, name: str(is_spare).lower()})
+
+
 def first_workers(
     options: UpOptions, make: Callable[[str, str, UpOptions], ProcessSpec]
 ) -> list[list[list[ProcessSpec]]]:
@@ -150,6 +158,8 @@ def first_workers(
         ]
         for label, of in kinds
     }
+    decode = range(options.decode, options.decode + options.spares)
+    specs[options.model_name] += [spare_of(make("decode", f"decode-{i}", options)) for i in decode]
     by_turns = [specs.pop(name) for name in reversed(options.sharers)]
     return [*([one] for one in specs.values()), *([by_turns] if by_turns else [])]
 

@@ -96,6 +96,7 @@ FLEET = Dashboard(
                 Query('max by (role) (stratos_router_workers{@, state="live"})', "{{role}}"),
                 Query('max by (role) (stratos_router_workers{@, state="out"})', "{{role}} out"),
                 Query('max by (role) (stratos_router_workers{@, state="asleep"})', "{{role}} asleep"),
+                Query('max by (role) (stratos_router_workers{@, state="standby"})', "{{role}} standby"),
             ),
         ),
         Panel(

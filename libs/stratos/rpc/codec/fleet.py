@@ -44,6 +44,7 @@ SLEEP_STATE = EnumCodec(
         SleepState.ASLEEP: worker_pb2.SLEEP_STATE_ASLEEP,
         SleepState.WAKING: worker_pb2.SLEEP_STATE_WAKING,
         SleepState.FAILED: worker_pb2.SLEEP_STATE_FAILED,
+        SleepState.STANDBY: worker_pb2.SLEEP_STATE_STANDBY,
     },
     name="sleep state",
     param="sleep_state",

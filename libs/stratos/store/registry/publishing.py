@@ -2,6 +2,8 @@
 
     read a chunk ──▶ its digest ──▶ there with its size? else send ──▶ ... ──▶ files unchanged? ──▶ words ──▶ manifest
 
+A mark lies in the store, beside which no sweep begins (``marks``).
+
 A publication that ends in the middle leaves chunks and no manifest, so the revision does not exist; the next one sends
 what lacks.  Memory is bounded by the chunks under way.
 """
@@ -14,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from stratos.common.errors import BadRequest, InvalidCheckpoint, NotFound
+from stratos.common.errors import BadRequest, Busy, InvalidCheckpoint, NotFound
 from stratos.core.files.handed_digest import state_of
 from stratos.core.files.model_texts import is_text_name, text_digest
 from stratos.store.models.model_record import ModelFacts
@@ -37,6 +39,7 @@ from stratos.store.registry.manifest import (
     is_published_name,
     weights_digest,
 )
+from stratos.store.registry.marks import Mark, MarkKind, marked
 
 NUM_IN_FLIGHT = 4
 TOKENIZER_NAME = "tokenizer.json"
@@ -66,8 +69,14 @@ async def publish(store: ObjectStore, ask: PublishAsk, progress: Progress = lamb
     Raises:
         InvalidCheckpoint: a file changed while it was read.
         BadRequest: this revision of the name is published with another tokenizer or template.
+        Busy: the registry is being swept, or was while this process stood still.
         DependencyDown: the store does not answer.
     """
+    async with marked(store, MarkKind.PUBLISHING) as mark:
+        return await _publish(store, ask, progress, mark)
+
+
+async def _publish(store: ObjectStore, ask: PublishAsk, progress: Progress, mark: Mark) -> PublishedModel:
     names = published_names(ask.folder)
     paths = [ask.folder / name for name in names]
     state, total = state_of(paths), sum(path.stat().st_size for path in paths)
@@ -90,7 +99,7 @@ async def publish(store: ObjectStore, ask: PublishAsk, progress: Progress = lamb
     has_words = known is not None and not ask.repairs and await _has_words(store, manifest)
     if not has_words and await put_texts(store, ask.folder) != texts:
         raise _changed(ask.folder)
-    return known or await _put_manifest(store, ask.name, manifest)
+    return known or await _put_manifest(store, ask.name, manifest, mark)
 
 
 async def publish_again(store: ObjectStore, name: str, reference: ModelReference) -> PublishedModel:
@@ -102,6 +111,11 @@ async def publish_again(store: ObjectStore, name: str, reference: ModelReference
         BadRequest: the name has this revision with another tokenizer or template.
         DependencyDown: the store does not answer.
     """
+    async with marked(store, MarkKind.PUBLISHING) as mark:
+        return await _publish_again(store, name, reference, mark)
+
+
+async def _publish_again(store: ObjectStore, name: str, reference: ModelReference, mark: Mark) -> PublishedModel:
     manifest = (await find_published(store, reference)).manifest
     places = {file.chunks[i]: file.size_of(i) for file in manifest.files for i in range(len(file.chunks))}
     slots = asyncio.Semaphore(NUM_IN_FLIGHT)
@@ -114,7 +128,7 @@ async def publish_again(store: ObjectStore, name: str, reference: ModelReference
         raise InvalidCheckpoint(
             f"{reference} is damaged: the object store lacks a chunk; publish it again from its folder"
         )
-    return await _known(store, name, manifest) or await _put_manifest(store, name, manifest)
+    return await _known(store, name, manifest) or await _put_manifest(store, name, manifest, mark)
 
 
 def published_names(folder: Path) -> list[str]:
@@ -142,7 +156,7 @@ async def _known(
     return None
 
 
-async def _put_manifest(store: ObjectStore, name: str, manifest: ModelManifest) -> PublishedModel:
+async def _put_manifest(store: ObjectStore, name: str, manifest: ModelManifest, mark: Mark) -> PublishedModel:
     """Let a revision be there, whose words are."""
     if len(await list_manifests(store, name)) >= MAX_FOLDER_FILES:
         raise BadRequest(f"{name} has {MAX_FOLDER_FILES} revisions, the most of a name; take another one", param="name")
@@ -150,6 +164,9 @@ async def _put_manifest(store: ObjectStore, name: str, manifest: ModelManifest) 
     made = PublishedModel(name, manifest, hashlib.sha256(content).hexdigest())
     own_key = manifest_key(name, manifest.digest, made.manifest_digest)
     await store.put(own_key, content)
+    if not await mark.stands():  # a sweep took this process for dead, and may have deleted what it did not send again
+        await store.delete(own_key)
+        raise Busy("the registry was swept while this publication stood still; publish again", after_s=1.0)
     for key, digest, manifest_digest in await list_manifests(store, name, manifest.digest):
         other = await read_published(store, name, key, digest, manifest_digest)
         # It was published at the same time: one of both sees the other one.

@@ -13,7 +13,9 @@ import hashlib
 import hmac
 import logging
 import re
+import sys
 import tempfile
+from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,12 +25,15 @@ from xml.sax.saxutils import escape
 
 from stratos.common.errors import BadRequest, NotFound, StratosError
 from stratos.store.local_store import LocalStore
+from stratos.store.object_store import ObjectInfo
 from stratos.store.served.signature import SignedRequest, is_signed
 
 KEY_ID = "stratos"
 """Name of the one key; its secret is given."""
 HEALTH_PATH = "/healthz"
 _CHUNK_BYTES = 1 << 20
+PAGE_KEYS = 1000
+"""Keys of one page of a listing, at most, as with S3."""
 _RANGE = re.compile(r"bytes=(\d+)-(\d+)\Z")
 _log = logging.getLogger(__name__)
 
@@ -96,7 +101,7 @@ class _ObjectHandler(BaseHTTPRequestHandler):
             elif key:
                 self._get(key)
             else:
-                self._list(parse_qs(parts.query).get("prefix", [""])[0])
+                self._list({name: values[0] for name, values in parse_qs(parts.query).items()})
         except NotFound:
             self._refuse(HTTPStatus.NOT_FOUND, "NoSuchKey")
         except BadRequest:
@@ -105,10 +110,16 @@ class _ObjectHandler(BaseHTTPRequestHandler):
             _log.warning("%s %s: %s", self.command, parts.path, error.message)
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable")
 
-    def _list(self, prefix: str) -> None:
-        found = self.server.store.list_some(prefix)
-        entries = "".join(f"<Contents><Key>{escape(o.key)}</Key><Size>{o.num_bytes}</Size></Contents>" for o in found)
-        self._answer(HTTPStatus.OK, f"<ListBucketResult>{entries}</ListBucketResult>".encode())
+    def _list(self, query: Mapping[str, str]) -> None:
+        """A page of a listing; the next one begins behind the last key of this one."""
+        most, after = query.get("max-keys", ""), query.get("continuation-token", "")
+        num_keys = min(int(most), PAGE_KEYS) if most.isdigit() else PAGE_KEYS
+        found = [o for o in self.server.store.list_some(query.get("prefix", ""), sys.maxsize) if o.key > after]
+        page = "".join(map(_entry, found[:num_keys]))
+        if len(found) > num_keys > 0:
+            last = escape(found[num_keys - 1].key)
+            page += f"<IsTruncated>true</IsTruncated><NextContinuationToken>{last}</NextContinuationToken>"
+        self._answer(HTTPStatus.OK, f"<ListBucketResult>{page}</ListBucketResult>".encode())
 
     def _get(self, key: str) -> None:
         with self.server.store.open_object(key) as file:
@@ -186,3 +197,9 @@ class _ObjectHandler(BaseHTTPRequestHandler):
             pass
         self.close_connection |= self._num_unread > 0
         self._answer(status, f"<Error><Code>{code}</Code><Message>{status.phrase}</Message></Error>".encode())
+
+
+def _entry(info: ObjectInfo) -> str:
+    written = datetime.datetime.fromtimestamp(info.written_unix_s, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    parts = f"<Key>{escape(info.key)}</Key><LastModified>{written}</LastModified><Size>{info.num_bytes}</Size>"
+    return f"<Contents>{parts}</Contents>"

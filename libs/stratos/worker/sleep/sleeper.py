@@ -1,5 +1,7 @@
 """States of a worker that may sleep, and what leads from one to the next.
 
+    STANDBY ──wake──▶ AWAKE: a spare, whose model is in memory from its start, takes work at once
+
     AWAKE ──sleep──▶ FALLING_ASLEEP ──what runs has ended──▶ ASLEEP ──wake──▶ WAKING ──loaded──▶ AWAKE
                            │ it does not end, or wake                           │ it cannot load
                            ▼                                                    ▼
@@ -79,6 +81,10 @@ class Sleeper:
         """Wait until waking has failed, then raise why."""
         await asyncio.shield(self._failed)
 
+    def stand_by(self) -> None:
+        """Take no work from now on, with all that work needs in memory."""
+        self._enter(SleepState.STANDBY)
+
     async def sleep(self, timeout_s: float) -> None:
         """Sleep, once what runs has ended or, after ``timeout_s``, was given back.
 
@@ -91,18 +97,20 @@ class Sleeper:
             if self.state is SleepState.WAKING:
                 await self._wait()
             else:
-                if self.state is SleepState.AWAKE:
+                if self.state in (SleepState.AWAKE, SleepState.STANDBY):
                     self._enter(SleepState.FALLING_ASLEEP)
                     self._settling = asyncio.ensure_future(self._settle(timeout_s))
                     self._begin(self._fall(self._settling))
                 await self._join()
 
     async def wake(self) -> None:
-        """Load again.
+        """Load again; a spare takes work at once.
 
         Raises:
             StratosError: it cannot; the process ends.
         """
+        if self.state is SleepState.STANDBY:
+            self._enter(SleepState.AWAKE)
         while self.state is not SleepState.AWAKE:
             if self.state is SleepState.FALLING_ASLEEP:
                 assert self._settling is not None

@@ -24,6 +24,8 @@ def make_sleeper(
     prober: Callable[[], Prober | None],
     feed: StatusFeed,
     leave_s: float,
+    *,
+    is_spare: bool = False,
 ) -> Sleeper:
     """The sleeper of an open worker.
 
@@ -35,6 +37,7 @@ def make_sleeper(
         prober: of the worker, where it has one.
         feed: tells routers.
         leave_s: in which all that was given back has left; embedding calls get so long to end by themselves.
+        is_spare: it stands by at first.
     """
     metrics = opened.context.metrics
     for state in SleepState:
@@ -68,6 +71,8 @@ def make_sleeper(
             metrics.wake_seconds.observe(seconds)
 
     sleeper = Sleeper(opened.context.engine, clock, looks, shut=shut, settle=settle, verify=verify, count=count)
+    if is_spare:
+        sleeper.stand_by()
     return sleeper
 
 

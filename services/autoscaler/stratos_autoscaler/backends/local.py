@@ -20,6 +20,7 @@ CALL_TIMEOUT_S = 5.0
 STOPPED = "stopped"
 DRAINING = "draining"
 STARTING = "starting"
+STANDBY = "standby"
 
 
 class LocalBackend(Backend):
@@ -56,7 +57,7 @@ class LocalBackend(Backend):
         return bool(answer.is_held)
 
     async def workers(self) -> tuple[BackendWorker, ...]:
-        """Worker processes that have not stopped."""
+        """Worker processes that have not stopped, without spares."""
         async with translate_errors(peer="the supervisor"):
             answer = await self._stub.ListProcesses(supervisor_pb2.ListProcessesRequest(), timeout=CALL_TIMEOUT_S)
         workers = []
@@ -65,7 +66,7 @@ class LocalBackend(Backend):
                 role = ROLE.from_pb(process.role)
             except BadRequest:
                 continue  # not a worker
-            if process.state != STOPPED:
+            if process.state not in (STOPPED, STANDBY):
                 workers.append(
                     BackendWorker(
                         worker_id=process.name,

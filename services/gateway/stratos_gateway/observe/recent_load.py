@@ -12,6 +12,7 @@ from typing import Protocol
 from stratos.common.clock import Clock
 from stratos.core.gateway_load import NUM_TTFT_COUNTS, WINDOW_S, GatewayLoad, ttft_place
 from stratos.core.ledger.pricing import Times
+from stratos.core.requests.limits import BATCH_CLASS, DEFAULT_PRIORITY_CLASS
 
 REPORT_S = 1.0
 BACKLOG_KEPT_S = 15.0
@@ -40,6 +41,10 @@ class _Model:
     """One base model."""
 
     num_open: int = 0
+    num_clients: int = 0
+    """Open requests above the batch class."""
+    client_at_s: float = float("-inf")
+    """Time at which one of those was open last, where none is."""
     seconds: deque[_Second] = field(default_factory=deque)
 
     def second(self, now: float) -> _Second:
@@ -47,6 +52,13 @@ class _Model:
         if not self.seconds or now - self.seconds[-1].begin_s >= 1.0:
             self.seconds.append(_Second(now))
         return self.seconds[-1]
+
+    def client_age_ms(self, now: float) -> int | None:
+        """Since a request above the batch class was open."""
+        if self.num_clients:
+            return 0
+        age_s = now - self.client_at_s
+        return round(age_s * 1000) if age_s <= WINDOW_S else None
 
     def forget(self, now: float) -> None:
         while self.seconds and self.seconds[0].begin_s <= now - WINDOW_S:
@@ -80,16 +92,21 @@ class RecentLoad:
         """So many lines of batches wait, at whichever gateway, and so many of them are due within an hour."""
         self._backlog = self._clock.now(), num_lines, num_due
 
-    def begin(self, model_digest: str) -> Callable[[], None]:
+    def begin(self, model_digest: str, priority_class: int = DEFAULT_PRIORITY_CLASS) -> Callable[[], None]:
         """A request for tokens or vectors of a model is open until the result is called; without a digest none is."""
         if not model_digest:
             return _nothing
         model = self._models.setdefault(model_digest, _Model())
+        is_client = priority_class < BATCH_CLASS
         model.num_open += 1
-        return partial(self._end, model)
+        model.num_clients += is_client
+        return partial(self._end, model, is_client)
 
-    def _end(self, model: _Model) -> None:
+    def _end(self, model: _Model, is_client: bool) -> None:
         model.num_open -= 1
+        if is_client:
+            model.num_clients -= 1
+            model.client_at_s = self._clock.now()
         model.second(self._clock.now())  # told until the window is over, so that its end is seen
 
     def note(self, model_digest: str, times: Times, kept: Mapping[str, bool]) -> None:
@@ -146,4 +163,5 @@ class RecentLoad:
             first_tokens=tuple(map(sum, counts)),
             num_batch_lines=num_lines,
             num_batch_lines_due=num_due,
+            client_age_ms=model.client_age_ms(self._clock.now()),
         )

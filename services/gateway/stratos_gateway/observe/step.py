@@ -34,7 +34,8 @@ class MetricsStep(Step):
 
     def around(self, request: ClientRequest[Any]) -> AtEnd:
         """Count the answer, however it ends; a request that was not answered took nothing."""
-        return AtEnd(partial(self._end, request, self._recent_load.begin(request.prepared.model_digest)))
+        end_load = self._recent_load.begin(request.prepared.model_digest, request.tenant.priority_class)
+        return AtEnd(partial(self._end, request, end_load))
 
     def _end(self, request: ClientRequest[Any], end_load: Callable[[], None]) -> None:
         end_load()

@@ -258,7 +258,8 @@ class RouterSet:
 def _counted(fleet: Fleet, *, is_live: bool) -> LiveWorkers:
     found: dict[str, Counter[WorkerRole]] = {}
     for worker in fleet.workers:
-        if (worker.is_live or worker.is_resting or not is_live) and worker.status is not None:
+        is_counted = worker.is_live or worker.is_resting or not (is_live or worker.is_spare)
+        if is_counted and worker.status is not None:
             found.setdefault(worker.status.identity.model_digest, Counter())[worker.ref.role] += 1
     return found
 

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ import pytest
 
 from stratos.cli.data.folder import DataDir, RunDir
 from stratos.cli.local import supervisor as supervisor_module
-from stratos.cli.local.process import StartFailed
+from stratos.cli.local.process import ManagedProcess, StartFailed
 from stratos.cli.local.supervisor import Supervisor
-from stratos.cli.local.topology import ProcessSpec
+from stratos.cli.local.topology import ProcessSpec, spare_of
 from stratos.common.clock import SystemClock
 from stratos.common.errors import BadRequest, NotFound, Overloaded
 from tests.support.waiting import eventually
@@ -175,3 +176,56 @@ async def test_a_stubborn_process_is_killed_in_the_end(supervisor: Supervisor, r
     assert supervisor.views() == []
     with pytest.raises(ProcessLookupError):
         os.kill(view.pid, 0)
+
+
+def decode_spec(run: RunDir, name: str) -> ProcessSpec:
+    return spec(run, name, role="decode")
+
+
+def states(supervisor: Supervisor) -> dict[str, str]:
+    return {view.name: view.state for view in supervisor.views()}
+
+
+@pytest.fixture
+def woken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of spares that were woken; these processes have no server."""
+    names: list[str] = []
+
+    async def wake(supervisor: Supervisor, spare: ManagedProcess) -> None:
+        names.append(spare.name)
+
+    monkeypatch.setattr(Supervisor, "_wake", wake)
+    return names
+
+
+async def test_a_worker_that_is_wanted_is_a_spare_at_once_and_another_one_stands_by_later(
+    supervisor: Supervisor, run: RunDir, woken: list[str]
+) -> None:
+    await supervisor.launch(decode_spec(run, "decode-0"))
+    await supervisor.launch(spare_of(decode_spec(run, "decode-1")))
+    assert states(supervisor) == {"decode-0": "serving", "decode-1": "standby"}
+    assert [worker["worker_id"] for worker in workers_of(run)] == ["decode-0", "decode-1"]
+    view = await supervisor.start_worker("decode", lambda name: decode_spec(run, name), limit=2)
+    assert (view.name, view.state, woken) == ("decode-1", "serving", ["decode-1"])
+    await eventually(lambda: states(supervisor).get("decode-2") == "standby")
+    with pytest.raises(Overloaded, match="2 decode workers already"):
+        await supervisor.start_worker("decode", lambda name: decode_spec(run, name), limit=2)
+
+
+async def test_a_spare_of_another_model_takes_no_place(supervisor: Supervisor, run: RunDir, woken: list[str]) -> None:
+    first = await supervisor.launch(decode_spec(run, "decode-0"))
+    await supervisor.launch(spare_of(replace(decode_spec(run, "decode-1"), model_digest="another")))
+    os.kill(first.pid, signal.SIGKILL)
+    await eventually(lambda: supervisor.views()[0].num_restarts == 1 and supervisor.views()[0].state == "serving")
+    assert (states(supervisor)["decode-1"], woken) == ("standby", [])
+
+
+async def test_a_spare_that_does_not_answer_stays_one_and_the_worker_starts_again(
+    supervisor: Supervisor, run: RunDir
+) -> None:
+    first = await supervisor.launch(decode_spec(run, "decode-0"))
+    await supervisor.launch(spare_of(decode_spec(run, "decode-1")))
+    os.kill(first.pid, signal.SIGKILL)
+    await eventually(lambda: supervisor.views()[0].num_restarts == 1 and supervisor.views()[0].state == "serving")
+    assert states(supervisor) == {"decode-0": "serving", "decode-1": "standby"}
+    assert any("decode-1 cannot take a place" in line for line in supervisor.lines)

@@ -59,5 +59,10 @@ async def test_a_model_that_is_published_under_load_comes_from_the_registry_and_
     assert len(set(streamed)) == 1  # what came and went beside it changed no token
     cached = real_platform.data_dir / "models" / f"{row['digest']}-{row['text_digest'][:16]}"
     assert (cached / "model.safetensors").stat().st_size == (MODELS / "draft/model.safetensors").stat().st_size
+    served = real_platform.stratos("models", "unpublish", reference, *admin, check=False)
+    assert (served.returncode, "is served as 'draft'" in served.stderr) == (1, True), served.stderr
     real_platform.stratos("models", "remove", "draft", *admin)
+    assert real_platform.stratos("models", "unpublish", reference, *admin).stdout.strip() == reference
+    assert real_platform.stratos("models", "sweep", *admin).stdout.startswith("0 chunks deleted"), "they are young"
+    assert not real_platform.stratos("models", "sweep", "--min-age-s", "0", *admin).stdout.startswith("0 chunks")
     await client.close()

@@ -93,6 +93,19 @@ def test_no_library_of_a_worker_takes_more_threads_than_its_share_from_its_impor
     assert "OMP_NUM_THREADS" not in spec_of("router").env
 
 
+def test_spares_come_after_the_decode_workers_and_have_memory_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = replace(OPTIONS, spares=1, threads=1)
+    specs = topology.first_workers(options, lambda role, name, of: spec_of(f"{role}_worker"))
+    assert [spec.is_spare for spec in specs[0][0]] == [False] * 3 + [True]
+    for name, value in specs[0][0][-1].env.items():
+        monkeypatch.setenv(name, value)
+    assert load_settings(settings_class("decode_worker")).is_spare
+    again = topology.spare_of(specs[0][0][-1], is_spare=False)
+    assert again.env["STRATOS_DECODE_WORKER_IS_SPARE"] == "false"
+    assert options.most_workers == replace(OPTIONS, threads=1).most_workers + 1
+    assert options.num_workers == OPTIONS.num_workers, "a spare computes nothing, so it takes no cores"
+
+
 def test_an_unknown_setting_would_be_noticed() -> None:
     with pytest.raises(SystemExit, match="unknown setting"):
         check_names(settings_class("router"), {"STRATOS_ROUTER_NO_SUCH_THING": "1"})
@@ -127,6 +140,10 @@ def test_secrets_are_not_shown() -> None:
         ({"decode": -1}, "--decode"),
         ({"decode": 17}, "--decode"),
         ({"decode": 3, "max_decode": 2}, "--max-decode"),
+        ({"spares": 17}, "--spares"),
+        ({"decode": 0, "spares": 1}, "--spares"),
+        ({"spares": 1, "pools": "fast"}, "--spares does not go with --pools"),
+        ({"spares": 1, "share_device": "a,b"}, "--spares does not go with --share-device"),
         ({"port": 0}, "--port"),
         ({"port": 70000}, "--port"),
         ({"engine": "x"}, "--engine"),

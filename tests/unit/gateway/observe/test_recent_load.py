@@ -7,6 +7,7 @@ from itertools import pairwise
 from stratos.common.clock import FakeClock
 from stratos.core.gateway_load import ttft_percentile
 from stratos.core.ledger.pricing import Times
+from stratos.core.requests.limits import BATCH_CLASS
 from stratos_gateway.observe.recent_load import BACKLOG_KEPT_S, IDLE_REPORT_S, RecentLoad
 from stratos_router.gateway_loads import KEPT_S
 
@@ -81,3 +82,16 @@ def test_batches_belong_to_the_first_model_and_are_told_while_they_are_known() -
     assert told() == {**nothing, "a": (700, 30)}
     clock.advance(BACKLOG_KEPT_S)
     assert told() == nothing, "one that is cut off"
+
+
+def test_it_tells_how_long_ago_a_client_was_there_and_batches_are_none() -> None:
+    clock = FakeClock()
+    recent = RecentLoad("inc-1", clock)
+    line, client = recent.begin("a", BATCH_CLASS), recent.begin("a")
+    assert [load.client_age_ms for load in recent.now()] == [0]
+    client()
+    clock.advance(1.5)
+    assert [(load.num_open, load.client_age_ms) for load in recent.now()] == [(1, 1500)]
+    clock.advance(60.0)
+    assert [(load.num_open, load.client_age_ms) for load in recent.now()] == [(1, None)]
+    line()

@@ -119,6 +119,37 @@ def test_it_sleeps_and_wakes_and_both_may_be_asked_for_again() -> None:
     run_virtual(scene())
 
 
+def test_a_spare_takes_work_at_once_and_is_as_others_from_then_on() -> None:
+    async def scene() -> None:
+        world = World()
+        world.sleeper.stand_by()
+        assert (world.sleeper.state, world.is_shut, world.engine.is_awake) == (SleepState.STANDBY, True, True)
+        assert not world.looks.locked(), "probes look at a spare as at any other"
+        assert not world.sleeper.not_ready_reason
+        began = asyncio.get_running_loop().time()
+        await asyncio.gather(*(world.sleeper.wake() for _ in range(2)))
+        assert asyncio.get_running_loop().time() == began, "nothing is loaded"
+        world.check()
+        assert world.outcomes == []
+        await world.sleeper.sleep(0)
+        await world.sleeper.wake()
+        world.check()
+
+    run_virtual(scene())
+
+
+def test_a_spare_that_is_put_to_sleep_is_none_any_more() -> None:
+    async def scene() -> None:
+        world = World()
+        world.sleeper.stand_by()
+        await world.sleeper.sleep(0)
+        assert world.sleeper.state is ASLEEP
+        await world.sleeper.wake()
+        world.check()
+
+    run_virtual(scene())
+
+
 def test_streams_get_their_time_and_are_given_back_then() -> None:
     async def scene() -> None:
         world = World()

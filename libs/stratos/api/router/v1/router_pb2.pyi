@@ -242,7 +242,7 @@ class ExchangeConvictionsResponse(_message.Message):
     def __init__(self, incarnation: _Optional[str] = ..., cursor: _Optional[int] = ..., convictions: _Optional[_Iterable[_Union[Conviction, _Mapping]]] = ...) -> None: ...
 
 class GatewayLoad(_message.Message):
-    __slots__ = ("gateway", "model_digest", "num_open", "num_judged", "num_violations", "first_tokens", "age_ms", "num_batch_lines", "num_batch_lines_due")
+    __slots__ = ("gateway", "model_digest", "num_open", "num_judged", "num_violations", "first_tokens", "age_ms", "num_batch_lines", "num_batch_lines_due", "client_age_ms")
     GATEWAY_FIELD_NUMBER: _ClassVar[int]
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     NUM_OPEN_FIELD_NUMBER: _ClassVar[int]
@@ -252,6 +252,7 @@ class GatewayLoad(_message.Message):
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
     NUM_BATCH_LINES_FIELD_NUMBER: _ClassVar[int]
     NUM_BATCH_LINES_DUE_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_AGE_MS_FIELD_NUMBER: _ClassVar[int]
     gateway: str
     model_digest: str
     num_open: int
@@ -261,7 +262,8 @@ class GatewayLoad(_message.Message):
     age_ms: int
     num_batch_lines: int
     num_batch_lines_due: int
-    def __init__(self, gateway: _Optional[str] = ..., model_digest: _Optional[str] = ..., num_open: _Optional[int] = ..., num_judged: _Optional[int] = ..., num_violations: _Optional[int] = ..., first_tokens: _Optional[_Iterable[int]] = ..., age_ms: _Optional[int] = ..., num_batch_lines: _Optional[int] = ..., num_batch_lines_due: _Optional[int] = ...) -> None: ...
+    client_age_ms: int
+    def __init__(self, gateway: _Optional[str] = ..., model_digest: _Optional[str] = ..., num_open: _Optional[int] = ..., num_judged: _Optional[int] = ..., num_violations: _Optional[int] = ..., first_tokens: _Optional[_Iterable[int]] = ..., age_ms: _Optional[int] = ..., num_batch_lines: _Optional[int] = ..., num_batch_lines_due: _Optional[int] = ..., client_age_ms: _Optional[int] = ...) -> None: ...
 
 class ReportLoadRequest(_message.Message):
     __slots__ = ("load",)

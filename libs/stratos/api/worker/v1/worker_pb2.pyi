@@ -15,11 +15,13 @@ class SleepState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SLEEP_STATE_ASLEEP: _ClassVar[SleepState]
     SLEEP_STATE_WAKING: _ClassVar[SleepState]
     SLEEP_STATE_FAILED: _ClassVar[SleepState]
+    SLEEP_STATE_STANDBY: _ClassVar[SleepState]
 SLEEP_STATE_UNSPECIFIED: SleepState
 SLEEP_STATE_FALLING_ASLEEP: SleepState
 SLEEP_STATE_ASLEEP: SleepState
 SLEEP_STATE_WAKING: SleepState
 SLEEP_STATE_FAILED: SleepState
+SLEEP_STATE_STANDBY: SleepState
 
 class WatchStatusRequest(_message.Message):
     __slots__ = ("interval_ms", "router")

@@ -92,6 +92,53 @@ def published(
             typer.echo("\n".join(published_text(one)))
 
 
+@stored_app.command("unpublish")
+def unpublish(
+    reference: Annotated[str, typer.Argument(help="registry:NAME@DIGITS, which nothing serves any more.")],
+    object_store: OwnStoreOption = "",
+    s3_endpoint: S3Option = "",
+    key: KeyOption = "",
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+) -> None:
+    """Take a revision out of the registry; `sweep` then deletes what nothing else has of it."""
+    from stratos.cli.models.retiring import unpublish_model
+
+    with explained_errors():
+        rows = None
+        if not object_store:
+            with admin_client("", key, data_dir, run) as client:
+                rows = client.call("GET", "/models")["data"]
+        gone = unpublish_model(reference, store_of(object_store, s3_endpoint, "", data_dir, run), rows)
+        if rows is None:
+            typer.echo("no platform was asked whether it serves this revision", err=True)
+        typer.echo("no audit log has an entry of it; `stratos models sweep` deletes its chunks", err=True)
+        typer.echo(gone.reference)
+
+
+@stored_app.command("sweep")
+def sweep(
+    min_age_s: Annotated[float, typer.Option(min=0, help="Younger chunks stay.")] = 3600.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    object_store: OwnStoreOption = "",
+    s3_endpoint: S3Option = "",
+    key: KeyOption = "",
+    data_dir: DataDirOption = DEFAULT_DATA_DIR,
+    run: RunOption = "",
+) -> None:
+    """Delete chunks of the registry that no published revision has; never beside a publication."""
+    from stratos.cli.models.retiring import sweep_registry
+
+    with explained_errors():
+        if not object_store:
+            with admin_client("", key, data_dir, run) as client:
+                client.call("GET", "/models")
+        store = store_of(object_store, s3_endpoint, "", data_dir, run)
+        swept = sweep_registry(store, min_age_s, deletes=not dry_run)
+    what = "would be deleted" if dry_run else "deleted"
+    typer.echo(f"{swept.num_chunks} chunks {what}: {swept.num_bytes:,} bytes")
+
+
 @stored_app.command("upload")
 def upload(
     path: Annotated[Path, typer.Argument(help="Hugging Face model folder, or a GGUF file.")],
