@@ -3,7 +3,8 @@
 
     python -m scripts.bench.batch_prefixes --out benchmarks/results/batch-prefixes-2core-cpu.json
 
-The shipped model behind one decode worker, whose KV pool has room for a few of the beginnings. Lines come topic by turns.
+The shipped model behind one decode worker, whose KV pool has room for a few of the beginnings. Lines come topic by
+turns.
 """
 
 from __future__ import annotations

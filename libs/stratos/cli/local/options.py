@@ -192,11 +192,6 @@ class UpOptions:
         return labels[int(number)].strip() if number.isdigit() and int(number) < len(labels) else ""
 
     @property
-    def most_workers(self) -> int:
-        """Workers that may compute at a time, of all models, those that the autoscaler adds included."""
-        return self.num_workers + self.decode_limit - self.decode
-
-    @property
     def gpu_share(self) -> float:
         """Part of the one GPU's memory that each worker may take."""
         return GPU_MEMORY / self.most_workers
