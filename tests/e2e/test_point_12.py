@@ -28,7 +28,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 NAMESPACE = "stratos-e2e-12"
 CRD = "models.stratosserve.io"
 STREAMS_AT_ONCE = 2
-FIXED: dict[str, Any] = {"autoscaling": {"mode": "none"}, "replicas": 1}
+SMALL = {"requests": {"cpu": "50m", "memory": "512Mi"}, "limits": {"cpu": "2", "memory": "2Gi"}}
+"""One node has room for a further worker of each pool while they are replaced."""
+FIXED: dict[str, Any] = {"autoscaling": {"mode": "none"}, "replicas": 1, "resources": SMALL}
 VALUES: dict[str, Any] = {
     "redis": {"tls": {"enabled": True}},
     "modelResources": {
