@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Series
 from contextlib import contextmanager
 
@@ -295,6 +295,12 @@ class EngineCore:
         with self._changing():
             self._steps.forget_tenant(tenant)
             return self._kv.forget_tenant(tenant)
+
+    def when_removed(self, tell: Callable[[], None]) -> None:
+        """Have ``tell`` called once the disk tier has removed the files of what was forgotten."""
+        assert self.disk is not None, "there are no files"
+        with self._changing():
+            self.disk.removals.when_done(tell)
 
     def cache_changes(self, after: int | None) -> CacheChanges:
         """Changes of the prefix cache after change ``after``; all of it for ``None``, or an old number."""

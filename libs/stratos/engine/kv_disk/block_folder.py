@@ -89,12 +89,13 @@ class BlockFolder:
             with contextlib.suppress(OSError):
                 Path(entry.path).unlink()
 
-    def remove_other_layouts(self) -> None:
-        """Remove blocks of which this process cannot use a byte."""
+    def remove_other_layouts(self) -> bool:
+        """Remove blocks of which this process cannot use a byte; whether there is more to do."""
         with contextlib.suppress(OSError):
             for entry in os.scandir(self._directory):
                 if entry.name != self.path.name and _LAYOUT.match(entry.name):
                     shutil.rmtree(entry.path, ignore_errors=True)
+        return False
 
     def write(self, block_hash: bytes, folder: str, data: bytes) -> None:
         """Make the file of a block. Raises ``OSError``, and leaves nothing behind then."""

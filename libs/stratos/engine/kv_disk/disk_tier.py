@@ -14,7 +14,7 @@ and verified, so nothing else can find it.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from collections.abc import Sequence as Series
 from contextlib import AbstractContextManager
@@ -40,6 +40,7 @@ from stratos.engine.kv_disk.block_seal import (
 from stratos.engine.kv_disk.counts import DiskCounts, LoadRefusal
 from stratos.engine.kv_disk.disk_costs import DiskCosts
 from stratos.engine.kv_disk.disk_index import DiskIndex, DropReason
+from stratos.engine.kv_disk.removals import Removals
 from stratos.engine.kv_disk.tenant_keys import TenantKeys
 from stratos.engine.settings import DiskTierConfig, SchedulerConfig
 
@@ -78,24 +79,24 @@ class DiskTier:
         self.keys, self.counts = TenantKeys(), DiskCounts()
         self._costs = DiskCosts(self.block_bytes, kv.tier.costs, clock, always=always)
         self._waiting: OrderedDict[bytes, None] = OrderedDict()
-        self._removals: deque[tuple[bytes | None, str]] = deque()
+        self.removals = Removals()
         self._loads: dict[bytes, BlockLoad] = {}
         self._writing: tuple[bytes, str] | None = None
         """The block that the writer has taken, and its tenant."""
         self._is_revoked = False
         """It was forgotten since."""
         self._failed_s = float("-inf")
-        self._patience_s = config.load_timeout_s / 2
+        self.patience_s = config.load_timeout_s / 2
         """A load ends so soon at most: the request that waits for it gives it up later, and uses what was read."""
         self._is_closing, self._has_other_layouts = False, True
         for block_hash, folder in self._folder.scan():  # of an earlier process
             self.counts.num_found += 1
-            self._removals += self.index.add(block_hash, folder)
+            self.removals.add(self.index.add(block_hash, folder))
         self.index.on_change = kv.blocks.cache.note_below
         kv.tier.below = self
 
     def stop(self) -> None:
-        """End the writer after the block under way."""
+        """End the writer after the block under way, once it has removed what is to be."""
         self._is_closing = True
 
     def close(self) -> None:
@@ -127,24 +128,23 @@ class DiskTier:
     @property
     def has_writes(self) -> bool:
         """The writer thread has something to do."""
-        return bool(self._waiting or self._removals or self._has_other_layouts) and not self._is_closing
+        return bool(self.removals or (not self._is_closing and (self._waiting or self._has_other_layouts)))
 
     def write(self) -> None:
         """Do all that waits; for the one thread that writes."""
-        if self._has_other_layouts:
-            self._folder.remove_other_layouts()
-            self._has_other_layouts = False
-        while not self._is_closing and (self._remove_one() or self._write_one()):
+        if self._has_other_layouts and not self._is_closing:
+            self._has_other_layouts = self._folder.remove_other_layouts()
+        while self._remove_one() or (not self._is_closing and self._write_one()):
             pass
 
     def _remove_one(self) -> bool:
         with self._changing():
-            if not self._removals:
+            if (file := self.removals.pop()) is None:
                 return False
-            block_hash, folder = self._removals.popleft()
+            block_hash, folder = file
             is_back = block_hash is not None and block_hash in self.index
             if block_hash is None and self.index.drop_hidden(folder):
-                self._removals.appendleft((None, folder))  # the rest, after others had the lock
+                self.removals.put_back(folder)  # the rest, after others had the lock
                 return True
         if block_hash is None:
             self._folder.remove_tenant(folder)
@@ -196,10 +196,10 @@ class DiskTier:
             self._writing = None
             if self._is_revoked:
                 self.counts.not_kept["forgotten"] += 1
-                self._removals.append((block_hash, folder))
+                self.removals.add([(block_hash, folder)])
             else:
                 self.counts.num_written += 1
-                self._removals += self.index.add(block_hash, folder)
+                self.removals.add(self.index.add(block_hash, folder))
 
     # -- in ----------------------------------------------------------------------------------------
 
@@ -215,12 +215,12 @@ class DiskTier:
 
         Returns the number of blocks; it takes no longer than they would take to compute, but for a disk that hangs.
         """
-        hashes, limit_s = self._hashes(token_ids, terms), self._clock.now() + self._patience_s
+        hashes, limit_s = self._hashes(token_ids, terms), self._clock.now() + self.patience_s
         with self._changing():
             self.keys.note(terms.tenant, terms.kv_key)
             other = self._other_load(hashes)
         if other is not None:
-            other.is_over.wait(min(self._patience_s, self._costs.compute_s(len(other.hashes))))
+            other.is_over.wait(min(self.patience_s, self._costs.compute_s(len(other.hashes))))
         with self._changing():
             load = self._begin(hashes, terms)
         if load is None:
@@ -320,7 +320,7 @@ class DiskTier:
     def _drop(self, block_hash: bytes, reason: DropReason) -> bool:
         folder = self.index.drop(block_hash, reason)
         if folder is not None:
-            self._removals.append((block_hash, folder))
+            self.removals.add([(block_hash, folder)])
         return folder is not None
 
     # -- forgetting --------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ class DiskTier:
             if load.tenant == tenant:  # also where a late request brings the key again
                 load.revoked.add(block_hash)
         folder = tenant_folder(tenant)
-        self._removals.append((None, folder))
+        self.removals.add([(None, folder)])
         return self.index.hide(folder)
 
     # -- what others hear --------------------------------------------------------------------------

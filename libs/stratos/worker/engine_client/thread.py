@@ -104,8 +104,10 @@ class ThreadEngine(EngineClient):
             await asyncio.to_thread(self._thread.join)
         if self._engine.disk is not None:
             self._engine.disk.stop()
-        for pool in (*self._pools.values(), self._writer):
+        for pool in self._pools.values():
             pool.shutdown(wait=True)
+        self._write_blocks()  # what was forgotten shall have no file when the next process looks
+        self._writer.shutdown(wait=True)
         if self._engine.disk is not None:
             self._engine.disk.close()
         if self._failed is not None:
@@ -225,6 +227,22 @@ class ThreadEngine(EngineClient):
 
         self._run_between_steps(run)
         return await future
+
+    async def forget_blocks(self, hashes: list[bytes]) -> int:
+        return await self._forgotten("forget_blocks", hashes)
+
+    async def forget_tenant(self, tenant: str) -> int:
+        return await self._forgotten("forget_tenant", tenant)
+
+    async def _forgotten(self, method: str, argument: object) -> int:
+        """Returns when the files are gone, so that no crash brings them back; a disk that hangs is not waited for."""
+        num_known, disk = int(await self._call(method, argument)), self._engine.disk
+        if disk is not None and self._loop is not None:
+            gone: asyncio.Future[None] = self._loop.create_future()
+            tell = partial(self._to_loop, _set_result, gone, None)
+            self._run_between_steps(partial(self._engine.when_removed, tell))
+            await asyncio.wait([gone], timeout=disk.patience_s)
+        return num_known
 
     async def gather(self, leg: str, kv_range: KvRange, *, on_device: bool) -> tuple[Payload, int | None]:
         if on_device:

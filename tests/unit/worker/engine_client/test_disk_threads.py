@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ import pytest
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
-from stratos.engine.kv_disk.block_folder import BlockFolder
+from stratos.engine.kv_disk.block_folder import BlockFolder, tenant_folder
+from stratos.engine.kv_disk.block_seal import OVERHEAD_BYTES, layout_digest
 from stratos.engine.kv_disk.disk_tier import DiskTier
 from stratos.engine.settings import DiskTierConfig
 from stratos.worker.engine_client.thread import ThreadEngine
@@ -49,3 +52,59 @@ async def test_a_write_under_way_ends_before_the_directory_is_let_go_of(
     assert begun.wait(10)
     await client.close()
     assert outcomes == ["held", "closed"]
+
+
+HASHES = [bytes([number]) * 32 for number in range(3)]
+
+
+def left(folder: Path) -> list[bytes]:
+    """Blocks of which there is a file."""
+    return sorted(bytes.fromhex(path.stem) for path in folder.glob("*/*/*.kv"))
+
+
+async def engine_over(folder: Path) -> tuple[ThreadEngine, EngineCore]:
+    """An engine that runs, and found a file of each of ``HASHES``."""
+    config, runner = DiskTierConfig(directory=folder, max_bytes=1 << 20), FakeRunner(FakeConfig(num_host_blocks=4))
+    geometry = runner.info.geometry
+    block_bytes = geometry.token_bytes * geometry.block_size + OVERHEAD_BYTES
+    files = BlockFolder(folder, layout_digest(runner.info), block_bytes)
+    for block_hash in HASHES:
+        files.write(block_hash, tenant_folder("t"), bytes(block_bytes))
+    files.close()
+    core = EngineCore(runner, scheduler_config(), disk=config)
+    client = ThreadEngine(core)
+    await client.start()
+    assert left(folder) == HASHES
+    return client, core
+
+
+async def test_what_was_said_to_be_forgotten_has_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer comes when the files are gone, so a crash just after it brings nothing back."""
+    remove = BlockFolder.remove
+    monkeypatch.setattr(BlockFolder, "remove", lambda *file: time.sleep(0.05) or remove(*file))
+    client, _ = await engine_over(tmp_path)
+    assert await client.forget_blocks(HASHES[:2]) == 2
+    assert left(tmp_path) == HASHES[2:]
+    assert await client.forget_tenant("t") == 1
+    assert left(tmp_path) == []
+    assert await client.forget_blocks(HASHES) == 0
+    await client.close()
+
+
+async def test_what_was_forgotten_at_the_end_has_no_file_either(tmp_path: Path) -> None:
+    client, core = await engine_over(tmp_path)
+    core.forget_blocks(HASHES[1:])  # between steps, so that nothing wakes the writer
+    await client.close()
+    assert left(tmp_path) == HASHES[:1]
+
+
+async def test_a_disk_that_hangs_does_not_hold_up_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+    monkeypatch.setattr(BlockFolder, "remove", lambda *_: gate.wait(30))
+    client, core = await engine_over(tmp_path)
+    assert core.disk is not None
+    core.disk.patience_s = 0.05
+    assert await asyncio.wait_for(client.forget_blocks(HASHES), 20) == 3
+    assert not gate.is_set()
+    gate.set()
+    await client.close()
