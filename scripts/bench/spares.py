@@ -4,14 +4,16 @@
 
 By turns, several times over: a platform with one decode worker, and with one spare or none, runs a stream; the worker
 gets SIGKILL after some tokens.  Taken are the time from the signal to the first token of the next worker, and the
-longest pause of the whole rest of the stream, in which a process starts again beside it.  Before the next kill the
-platform is whole again.
+longest pause of the whole rest of the stream, in which a process starts again beside it.  A stream for which no worker
+comes within ``recovery_ttl_s`` of the router (30 s) ends with an error: it is counted, and has no times.  Before the
+next kill the platform is whole again.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import signal
 import time
@@ -46,8 +48,8 @@ async def wait_whole(platform: Platform, spares: int) -> int:
         await asyncio.sleep(0.1)
 
 
-async def one_kill(platform: Platform, spares: int) -> dict[str, float]:
-    """Run a stream, and kill the worker under it."""
+async def one_kill(platform: Platform, spares: int) -> dict[str, float | None]:
+    """Run a stream, and kill the worker under it; without times where the stream ends with an error."""
     pid, times = await wait_whole(platform, spares), list[float]()
     body = {"model": "base", "prompt": [5, 6, 7], "max_tokens": NUM_TOKENS, "ignore_eos": True, "stream": True}
     headers = {"authorization": f"Bearer {platform.key}"}
@@ -58,6 +60,8 @@ async def one_kill(platform: Platform, spares: int) -> dict[str, float]:
         async for line in answer.aiter_lines():
             if not line.startswith("data: {"):
                 continue
+            if "error" in json.loads(line.removeprefix("data: ")):
+                return {"next_worker_s": None, "longest_pause_s": None, "load_average": round(os.getloadavg()[0], 1)}
             times.append(time.perf_counter())
             if len(times) == KILL_AT:
                 os.kill(pid, signal.SIGKILL)
@@ -69,7 +73,7 @@ async def one_kill(platform: Platform, spares: int) -> dict[str, float]:
     }
 
 
-def measure(args: argparse.Namespace, spares: int) -> list[dict[str, float]]:
+def measure(args: argparse.Namespace, spares: int) -> list[dict[str, float | None]]:
     """One platform."""
     size = ("--prefill", "0", "--decode", "1", "--max-decode", "1", "--threads", "1", "--spares", str(spares))
     rows = []
@@ -80,14 +84,19 @@ def measure(args: argparse.Namespace, spares: int) -> list[dict[str, float]]:
     return rows
 
 
+def summary(rows: list[dict[str, float | None]]) -> dict[str, Any]:
+    """Medians of the streams that went on, and how many ended with an error."""
+    columns = ("next_worker_s", "longest_pause_s")
+    medians = {name: median(value for row in rows if (value := row[name]) is not None) for name in columns}
+    return {"num_failed": sum(row["next_worker_s"] is None for row in rows), "median": medians}
+
+
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """With a spare and without one in turn."""
     runs = by_turns(args.turns, (1, 0), lambda spares, _: measure(args, spares))
     rows = {spares: [row for of_turn in found for row in of_turn] for spares, found in runs.items()}
-    columns = ("next_worker_s", "longest_pause_s")
-    medians = {spares: {name: median(row[name] for row in found) for name in columns} for spares, found in rows.items()}
-    ratio = medians[1]["next_worker_s"] / medians[0]["next_worker_s"]
-    arms = [{"spares": spares, "median": medians[spares], "kills": found} for spares, found in rows.items()]
+    arms = [{"spares": spares, **summary(found), "kills": found} for spares, found in rows.items()]
+    ratio = arms[0]["median"]["next_worker_s"] / arms[1]["median"]["next_worker_s"]
     return {"with_spare_to_without": round(ratio, 3), "arms": arms}
 
 
