@@ -72,7 +72,8 @@ def test_point_12_a_model_is_an_object(cluster: ClusterSettings, report: Cluster
             run_documented("remove data", environment)
             wait_gone(release)
         finally:
-            for left in models(release):  # after a failure
+            for left in models(release):  # after a failure; whoever would take the finalizer away may be gone
+                kubectl("delete", "model", left, "--wait=false")
                 kubectl("patch", "model", left, "--type=merge", "-p", '{"metadata":{"finalizers":[]}}')
             kubectl("delete", "crd", CRD, "--ignore-not-found", "--wait=false")
     report.add("point 12: a model as an object, with pods", has_passed=True, **figures)
@@ -98,7 +99,7 @@ def comes(client: ClientPod, release: Release, load: StreamingLoad, cluster: Clu
     """Seconds until its status says so, and until it answers."""
     apply_model(release.kubectl, SECOND, of_image(f"{cluster.repository}{IMAGE}:{cluster.tag}"))
     answered_s = wait_until("it answers", lambda: ask(client, release).status == 200, READY_S)
-    wait_until("its status says so", lambda: status(release.kubectl, SECOND)["state"] == "Ready", 60)
+    wait_until("its status says so", lambda: status(release.kubectl, SECOND)["state"] == "Ready", READY_S)
     answer = ask(client, release)
     assert answer.events[-1] == "[DONE]"
     assert answer.text
