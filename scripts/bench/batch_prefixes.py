@@ -3,18 +3,14 @@
 
     python -m scripts.bench.batch_prefixes --out benchmarks/results/batch-prefixes-2core-cpu.json
 
-The shipped model behind one decode worker, whose KV pool has room for a few of the beginnings. Lines come topic by
-turns.
+The shipped model behind one decode worker, whose KV pool has room for a few of the beginnings.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
-import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,23 +34,13 @@ class PrefixRun:
     texts: tuple[str, ...]
 
 
-@contextmanager
-def settings(args: argparse.Namespace, arm: str) -> Iterator[None]:
-    """Settings of the processes that are started within."""
-    own = {
+def settings(args: argparse.Namespace, arm: str) -> dict[str, str]:
+    """Settings of the platform's processes."""
+    return {
         "STRATOS_GATEWAY_BATCHES__PREFIX_ORDER": str(arm == "by prefix").lower(),
         "STRATOS_DECODE_WORKER_RUNNER__KV_POOL_BYTES": str(args.kv_mib << 20),
         "STRATOS_GATEWAY_BATCHES__POLL_S": "0.2",
     }
-    before = {name: os.environ.get(name) for name in own}
-    os.environ.update(own)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
 
 
 def upload(client: Client, args: argparse.Namespace) -> str:
@@ -73,7 +59,7 @@ def upload(client: Client, args: argparse.Namespace) -> str:
 def measure(args: argparse.Namespace, arm: str) -> PrefixRun:
     """One batch on a platform of its own."""
     arguments = ("--prefill", "0", "--decode", "1", "--max-decode", "1", "--threads", "2")
-    with settings(args, arm), running_platform(*arguments) as platform:
+    with running_platform(*arguments, env=settings(args, arm)) as platform:
         client = Client(platform)
         time.sleep(2.0)  # the first tenant gets its data key
         asked = {"input_file_id": upload(client, args), "endpoint": _ENDPOINT, "completion_window": "24h"}
@@ -122,6 +108,6 @@ if __name__ == "__main__":
         flag("--topics", type=int, default=40),
         flag("--shared", type=int, default=900, help="tokens that lines of a topic share"),
         flag("--max-tokens", type=int, default=8),
-        flag("--kv-mib", type=int, default=96),
+        flag("--kv-mib", type=int, default=24),
         flag("--rounds", type=int, default=2),
     )

@@ -115,7 +115,7 @@ class Job:
             raise BadRequest(text, param="--out")
         if not found:
             found = {"asked": asked, "created_unix_s": self.now_unix_s, "file": file.digest, "model": model}
-            self._keep_facts(found)
+            self._keep_facts({**found, "block_lines": options.block_lines})
         identity = LineIdentity(name=name, created_unix_s=found["created_unix_s"], salt=options.salt)
         job = digest_of(asked, json.dumps(asdict(identity), sort_keys=True))
         is_there = all((out / name).is_file() for name in (OUTPUT, ERRORS))
@@ -142,7 +142,8 @@ class Job:
         async with opened_store(ask.store) as objects:
             store = BlockStore(objects)
             await objects.put("job", json.dumps({"name": ask.identity.name}).encode())
-            for task, content in cut(file, prefix_order(file.keys), job, self.options.block_lines):
+            num = int(self._facts()["block_lines"])  # blocks of the first run, whatever this one is asked
+            for task, content in cut(file, prefix_order(file.keys), job, num):
                 tasks.append(task)
                 if (report := await store.find(task)) is not None:
                     progress.note(report)

@@ -37,9 +37,13 @@ FAKE = {"engine": "fake", "lines_at_once": 4}
 def add_node(cluster: Any, num_cpus: int) -> None:
     """Start one; on a busy machine a start may take longer than Ray's half a minute, and is begun again."""
     for place in range(4):
+        before = set(psutil.Process().children(recursive=True))
         try:
             cluster.add_node(num_cpus=num_cpus, object_store_memory=100 << 20, include_dashboard=False)
         except Exception:
+            for process in set(psutil.Process().children(recursive=True)) - before:
+                with suppress(psutil.Error):
+                    process.kill()
             if place == 3:
                 raise
         else:

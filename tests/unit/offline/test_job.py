@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def test_a_driver_that_ends_goes_on_with_nothing_computed_twice(tmp_path: Path) 
     with pytest.raises(Overloaded):
         run_scripted(options, first)
     assert not (tmp_path / "out" / "output.jsonl").exists()
-    progress = run_scripted(options, second, now_unix_s=5)
+    progress = run_scripted(replace(options, block_lines=7), second, now_unix_s=5)
     assert (progress.num_kept_blocks, progress.num_done) == (3, 40)
     assert sorted(first.answered + second.answered) == list(range(40))
     assert len(rows_of(tmp_path / "out" / "output.jsonl")) == 40

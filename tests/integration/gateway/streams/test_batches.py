@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -292,3 +293,20 @@ async def test_lines_are_refused_like_requests(worlds: list[AdminWorld]) -> None
         return (await call(two, "POST", BATCHES, json=body)).status_code == 404
 
     await eventually(is_refused, "the model is not the tenant's any more")
+
+
+@pytest.mark.parametrize(("by_prefix", "num_changes"), [(True, 1), (False, 11)])
+async def test_lines_go_by_their_prefixes_and_answers_by_their_lines(
+    redis_url: str, tmp_path: Path, by_prefix: bool, num_changes: int
+) -> None:
+    settings = {**QUICK, "running": 1, "prefix_order": by_prefix}
+    async with stream_worlds(redis_url, tmp_path, num=1, batches=settings) as [world]:
+        rows = lines(12, "/v1/completions", max_tokens=4)
+        for number, row in enumerate(rows):
+            row["body"] = {**row["body"], "prompt": [5 + number % 2] * 40 + [20 + number]}
+        found = await ended(world, (await submit(world, rows))["id"])
+        answers = await rows_of(world, found["output_file_id"])
+        assert [row["custom_id"] for row in answers] == [f"c{number}" for number in range(12)]
+        topics = [submit.prompt_ids[0] for submit in world.worker.submits]
+        assert len(topics) == 12
+        assert sum(one != two for one, two in pairwise(topics)) == num_changes
