@@ -1,7 +1,7 @@
 """One child process: start it, see that it serves, keep its log, stop it in time.
 
 States: starting -> serving -> draining -> stopped, of a spare starting -> standby -> serving; a crash leads back to
-starting (the supervisor decides).
+starting (the supervisor decides).  A spare that starts is shown as loading: no pool is to count on it.
 Children get a session of their own, so that a Ctrl-C in the terminal reaches the supervisor alone and the end is
 in order; they end with the supervisor through the kernel's parent-death signal.
 """
@@ -24,7 +24,7 @@ from stratos.rpc.forking.client import ForkedProcess, ForkServer, ForkServerGone
 from stratos.rpc.serving.address_file import read_address_file
 from stratos.rpc.serving.parent import PARENT_PID_ENV
 
-State = Literal["starting", "serving", "standby", "draining", "stopped"]
+State = Literal["starting", "loading", "serving", "standby", "draining", "stopped"]
 POLL_S = 0.03
 
 
@@ -86,13 +86,18 @@ class ManagedProcess:
         """Operating system process id; 0 while there is none."""
         return self._process.pid if self._process is not None and self._process.returncode is None else 0
 
+    @property
+    def is_held(self) -> bool:
+        """A spare that is no worker of its pool, nor on its way to be one."""
+        return self.spec.is_spare and self.state != "serving"
+
     def view(self) -> ProcessView:
         return ProcessView(
             name=self.name,
             pid=self.pid,
             address=self.spec.public_address or self.address,
             metrics_address=self.metrics_address,
-            state=self.state,
+            state="loading" if self.is_held and self.state == "starting" else self.state,
             role=self.spec.role,
             num_restarts=self.num_restarts,
             model_digest=self.spec.model_digest,

@@ -44,7 +44,7 @@ STOP_ORDER = (
 KILL_MARGIN_S = 3.0
 SLEEP_TIMEOUT_S = 60.0
 WAKE_TIMEOUT_S = 2.0
-"""A spare loads nothing as it is woken; one that does not answer within this time is left for the next one."""
+"""A spare loads nothing as it is woken; one that does not answer within this time is ended, and the next one asked."""
 Report = Callable[[str], None]
 SpecFactory = Callable[[str], ProcessSpec]
 
@@ -109,16 +109,15 @@ class Supervisor:
 
     async def start_worker(self, role: str, make_spec: SpecFactory, limit: int) -> ProcessView:
         """Start one more worker under the first free name; ``Overloaded`` above ``limit`` of that role."""
-        count = sum(p.spec.role == role and not p.spec.is_spare for p in self._processes.values())
+        count = sum(p.spec.role == role and not p.is_held for p in self._processes.values())
         if count >= limit:
             raise Overloaded(f"there are {count} {role} workers already; the limit is {limit}")
         spare = await self._take_spare(make_spec(self._free_name(role)))
-        spec = make_spec(self._free_name(role))
         if spare is not None:
-            self._drains.spawn(self._launch_next_spare(spare_of(spec)), name=f"spare-{spec.name}")
+            self._drains.spawn(self._launch_next_spare(role, make_spec), name=f"spare after {spare.name}")
             return spare.view()
         try:
-            return await self.launch(spec)
+            return await self.launch(make_spec(self._free_name(role)))
         except StartFailed as error:
             self._report(f"{error}")
             raise Overloaded(str(error)) from error
@@ -126,9 +125,9 @@ class Supervisor:
     def _free_name(self, role: str) -> str:
         return next(n for n in (f"{role}-{i}" for i in itertools.count()) if n not in self._processes)
 
-    async def _launch_next_spare(self, spec: ProcessSpec) -> None:
+    async def _launch_next_spare(self, role: str, make_spec: SpecFactory) -> None:
         try:
-            await self.launch(spec)
+            await self.launch(spare_of(make_spec(self._free_name(role))))
         except (StartFailed, StratosError) as error:
             self._report(f"there is no spare for the next time: {error}")
 
@@ -159,16 +158,17 @@ class Supervisor:
         for spare in tuple(self._processes.values()):
             if spare.state != "standby" or _kind(spare.spec) != _kind(wanted):
                 continue
-            spare.become(is_spare=False)  # from here on nothing else takes it
-            spare.state = "serving"
+            spare.state = "serving"  # from here on nothing else takes it; until it is awake it restarts as a spare
             try:
                 await self._wake(spare)
             except StratosError as error:
-                self._report(f"{spare.name} cannot take a place: {error.message}")
-                spare.become(is_spare=True)
-                if spare.state == "serving":
-                    spare.state = "standby"
+                self._report(f"{spare.name} cannot take a place, and starts again: {error.message}")
+                if spare.state == "serving":  # it may have woken all the same, beyond what was asked for
+                    spare.kill()
                 continue
+            if spare.state != "serving":  # it died, or leaves
+                continue
+            spare.become(is_spare=False)
             self._report(f"{spare.name:<14} serving, as it was a spare")
             return spare
         return None
@@ -224,6 +224,8 @@ class Supervisor:
                 process.become(is_spare=True)
                 self.write_workers_file()
             await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** (crashes - 1), MAX_PAUSE_S))
+            if process.state in ("draining", "stopped"):  # it was asked to leave since
+                break
             await self._restart(process)
         process.state = "stopped"
         self._processes.pop(process.name, None)

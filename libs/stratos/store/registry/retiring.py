@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from stratos.common.errors import BadRequest, Busy
+from stratos.common.errors import BadRequest, Busy, NotFound
 from stratos.store.object_store import ObjectInfo, ObjectStore
 from stratos.store.registry.catalogue import (
     FOLDER,
@@ -92,7 +92,10 @@ async def _referred_to(store: ObjectStore) -> set[str]:
     kept: set[str] = set()
     for info in await store.list_all(FOLDER):
         if info.key.endswith(_MANIFEST_SUFFIX):
-            content = await store.read(info.key, 0, MAX_MANIFEST_BYTES)
+            try:
+                content = await store.read(info.key, 0, MAX_MANIFEST_BYTES)
+            except NotFound:
+                continue  # it was taken out since
             manifest = decode_manifest(content, info.key.rpartition("/")[2].removesuffix(_MANIFEST_SUFFIX))
             kept.update(digest for file in manifest.files for digest in file.chunks)
     return kept

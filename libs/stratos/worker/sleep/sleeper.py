@@ -64,6 +64,8 @@ class Sleeper:
         self._engine, self._clock, self._looks = engine, clock, looks
         self._shut, self._settle, self._verify, self._count = shut, settle, verify, count
         self.state = SleepState.AWAKE
+        self._awake = SleepState.AWAKE
+        """State in which it has its model, to which a sleep that is refused leads back."""
         self.freed_bytes = 0
         """Memory that its last sleep gave back."""
         self._work: asyncio.Task[None] | None = None
@@ -98,6 +100,7 @@ class Sleeper:
                 await self._wait()
             else:
                 if self.state in (SleepState.AWAKE, SleepState.STANDBY):
+                    self._awake = self.state
                     self._enter(SleepState.FALLING_ASLEEP)
                     self._settling = asyncio.ensure_future(self._settle(timeout_s))
                     self._begin(self._fall(self._settling))
@@ -109,10 +112,10 @@ class Sleeper:
         Raises:
             StratosError: it cannot; the process ends.
         """
-        if self.state is SleepState.STANDBY:
-            self._enter(SleepState.AWAKE)
         while self.state is not SleepState.AWAKE:
-            if self.state is SleepState.FALLING_ASLEEP:
+            if self.state is SleepState.STANDBY:
+                self._enter(SleepState.AWAKE)
+            elif self.state is SleepState.FALLING_ASLEEP:
                 assert self._settling is not None
                 self._settling.cancel()
                 await self._wait()
@@ -159,7 +162,7 @@ class Sleeper:
         except BaseException:
             if holds:
                 self._looks.release()
-            self._enter(SleepState.AWAKE)
+            self._enter(self._awake)
             self._count("refused", self._clock.now() - began_s)
             raise
         self._enter(SleepState.ASLEEP)

@@ -20,7 +20,8 @@ CALL_TIMEOUT_S = 5.0
 STOPPED = "stopped"
 DRAINING = "draining"
 STARTING = "starting"
-STANDBY = "standby"
+SPARE = "standby", "loading"
+"""States of a spare, which is no part of a pool while it loads either."""
 
 
 class LocalBackend(Backend):
@@ -66,7 +67,7 @@ class LocalBackend(Backend):
                 role = ROLE.from_pb(process.role)
             except BadRequest:
                 continue  # not a worker
-            if process.state not in (STOPPED, STANDBY):
+            if process.state not in (STOPPED, *SPARE):
                 workers.append(
                     BackendWorker(
                         worker_id=process.name,

@@ -21,7 +21,7 @@ from stratos.cli.local.process import ManagedProcess, StartFailed
 from stratos.cli.local.supervisor import Supervisor
 from stratos.cli.local.topology import ProcessSpec, spare_of
 from stratos.common.clock import SystemClock
-from stratos.common.errors import BadRequest, NotFound, Overloaded
+from stratos.common.errors import BadRequest, NotFound, Overloaded, WorkerLost
 from tests.support.waiting import eventually
 
 SERVES = """
@@ -220,12 +220,63 @@ async def test_a_spare_of_another_model_takes_no_place(supervisor: Supervisor, r
     assert (states(supervisor)["decode-1"], woken) == ("standby", [])
 
 
-async def test_a_spare_that_does_not_answer_stays_one_and_the_worker_starts_again(
+async def test_a_spare_that_does_not_answer_starts_again_as_one_for_it_may_have_woken(
     supervisor: Supervisor, run: RunDir
 ) -> None:
     first = await supervisor.launch(decode_spec(run, "decode-0"))
     await supervisor.launch(spare_of(decode_spec(run, "decode-1")))
     os.kill(first.pid, signal.SIGKILL)
-    await eventually(lambda: supervisor.views()[0].num_restarts == 1 and supervisor.views()[0].state == "serving")
-    assert states(supervisor) == {"decode-0": "serving", "decode-1": "standby"}
+    await eventually(lambda: [view.num_restarts for view in supervisor.views()] == [1, 1])
+    await eventually(lambda: states(supervisor) == {"decode-0": "serving", "decode-1": "standby"})
     assert any("decode-1 cannot take a place" in line for line in supervisor.lines)
+
+
+async def test_a_spare_that_dies_as_it_is_woken_takes_no_spare_for_itself(
+    supervisor: Supervisor, run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wake(supervisor: Supervisor, spare: ManagedProcess) -> None:
+        if spare.name == "decode-1":
+            spare.kill()
+            await spare.wait_ended()
+            raise WorkerLost("it died")
+
+    monkeypatch.setattr(Supervisor, "_wake", wake)
+    first = await supervisor.launch(decode_spec(run, "decode-0"))
+    for name in ("decode-1", "decode-2"):
+        await supervisor.launch(spare_of(decode_spec(run, name)))
+    os.kill(first.pid, signal.SIGKILL)
+    await eventually(lambda: [view.num_restarts for view in supervisor.views()] == [1, 1, 0])
+    await eventually(
+        lambda: states(supervisor) == dict.fromkeys(("decode-0", "decode-1"), "standby") | {"decode-2": "serving"}
+    )
+
+
+async def test_a_worker_that_comes_back_as_a_spare_is_shown_as_none_of_its_pool(
+    supervisor: Supervisor, run: RunDir, woken: list[str]
+) -> None:
+    held = f"import os, time\nwhile os.path.exists('{run.path}/held'): time.sleep(0.01)\n{SERVES}"
+    first = await supervisor.launch(spec(run, "decode-0", held, role="decode"))
+    await supervisor.launch(spare_of(decode_spec(run, "decode-1")))
+    (run.path / "held").touch()
+    os.kill(first.pid, signal.SIGKILL)
+    await eventually(lambda: states(supervisor) == {"decode-0": "loading", "decode-1": "serving"})
+    (run.path / "held").unlink()
+    await eventually(lambda: states(supervisor) == {"decode-0": "standby", "decode-1": "serving"})
+
+
+async def test_a_crashed_worker_that_is_to_leave_is_not_started_again(
+    supervisor: Supervisor, run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on = asyncio.Event()
+
+    async def take_none(supervisor: Supervisor, wanted: ProcessSpec) -> None:
+        await may_go_on.wait()
+
+    monkeypatch.setattr(Supervisor, "_take_spare", take_none)
+    first = await supervisor.launch(decode_spec(run, "decode-0"))
+    os.kill(first.pid, signal.SIGKILL)
+    await eventually(lambda: states(supervisor) == {"decode-0": "starting"})
+    await supervisor.begin_drain("decode-0")
+    may_go_on.set()
+    await eventually(lambda: supervisor.views() == [] or supervisor.views()[0].num_restarts == 1)
+    assert supervisor.views() == []

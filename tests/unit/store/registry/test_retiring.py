@@ -175,6 +175,22 @@ async def test_a_manifest_that_was_altered_keeps_all_chunks(store: Store, root: 
     assert other.name == "other"
 
 
+async def test_a_revision_that_is_taken_out_beside_a_sweep_does_not_end_it(store: Store, root: Path) -> None:
+    made = await published(store)
+    is_gone = False
+
+    async def take_out(key: str) -> None:
+        nonlocal is_gone
+        if key.endswith(".json") and not is_gone:
+            is_gone = True
+            await unpublish(store, parse_reference(made.reference))
+
+    store.on_read = take_out
+    assert (await sweep(store, min_age_s=0)).num_chunks > 0
+    assert is_gone
+    assert chunks_of(root) == set()
+
+
 async def test_a_revision_is_named_and_never_the_newest_by_chance(store: Store) -> None:
     await published(store)
     with pytest.raises(BadRequest, match="name the revision"):

@@ -311,3 +311,19 @@ def test_any_order_of_calls_faults_and_departures_ends_in_a_state_that_is_true(s
         world.check()
 
     run_virtual(scene())
+
+
+def test_a_spare_that_cannot_sleep_stands_by_still() -> None:
+    async def scenario() -> None:
+        world = World()
+        world.sleeper.stand_by()
+        world.engine.num_busy = 1_000_000
+        with pytest.raises(Busy):
+            await world.sleeper.sleep(0.0)
+        assert (world.sleeper.state, world.is_shut) == (SleepState.STANDBY, True)
+        world.engine.num_busy = 0
+        await world.sleeper.wake()
+        world.check()
+        assert world.sleeper.state is AWAKE
+
+    run_virtual(scenario())

@@ -136,6 +136,8 @@ def sweep(
         store = store_of(object_store, s3_endpoint, "", data_dir, run)
         swept = sweep_registry(store, min_age_s, deletes=not dry_run)
     what = "would be deleted" if dry_run else "deleted"
+    if not dry_run:
+        typer.echo("no audit log has an entry of it", err=True)
     typer.echo(f"{swept.num_chunks} chunks {what}: {swept.num_bytes:,} bytes")
 
 
