@@ -116,6 +116,7 @@ def test_publish_fetch_and_pull_from_s3(place: tuple[str, str], tmp_path: Path) 
     swept = run(app, ["models", "sweep", "--min-age-s=0", "--dry-run", *place])
     assert "chunks would be deleted" in swept.output, swept.output
     swept = run(app, ["models", "sweep", "--min-age-s=0", *place])
+    assert "no audit log has an entry" in swept.output
     assert not swept.output.startswith("0 chunks"), swept.output
     assert run(app, ["models", "sweep", "--min-age-s=0", *place]).output.startswith("0 chunks deleted: 0 bytes")
     again = run(app, ["models", "unpublish", reference, *place])

@@ -28,6 +28,8 @@ OwnStoreOption = Annotated[
 NameArgument = Annotated[str, typer.Argument(help="Name of the model in the registry.")]
 T = TypeVar("T")
 NUM_ATTEMPTS = 5
+UNLOGGED = "no audit log has an entry of it"
+"""What is said of all that changes the registry: it goes to the object store, past the gateways."""
 
 
 @stored_app.command("publish")
@@ -64,13 +66,17 @@ def publish(
         data.prepare()
         store = store_of(object_store, s3_endpoint, "", data_dir, run)
         if path is None:
-            typer.echo(republish_model(name, origin, store).reference)
+            made = republish_model(name, origin, store)
+            typer.echo(UNLOGGED, err=True)
+            typer.echo(made.reference)
             return
         asked = PublishRequest(
             name=name, folder=path, store=store, digests_file=data.digests_file, licence=licence,
             computes_token=not no_first_token, repairs=repair, say=lambda line: typer.echo(line, err=True),
         )  # fmt: skip
-        typer.echo(publish_model(asked).reference)
+        published_now = publish_model(asked)
+        typer.echo(UNLOGGED, err=True)
+        typer.echo(published_now.reference)
 
 
 @stored_app.command("published")
@@ -112,7 +118,7 @@ def unpublish(
         gone = unpublish_model(reference, store_of(object_store, s3_endpoint, "", data_dir, run), rows)
         if rows is None:
             typer.echo("no platform was asked whether it serves this revision", err=True)
-        typer.echo("no audit log has an entry of it; `stratos models sweep` deletes its chunks", err=True)
+        typer.echo(f"{UNLOGGED}; `stratos models sweep` deletes its chunks", err=True)
         typer.echo(gone.reference)
 
 
@@ -136,9 +142,9 @@ def sweep(
         store = store_of(object_store, s3_endpoint, "", data_dir, run)
         swept = sweep_registry(store, min_age_s, deletes=not dry_run)
     what = "would be deleted" if dry_run else "deleted"
-    if not dry_run:
-        typer.echo("no audit log has an entry of it", err=True)
     typer.echo(f"{swept.num_chunks} chunks {what}: {swept.num_bytes:,} bytes")
+    if not dry_run:
+        typer.echo(UNLOGGED, err=True)
 
 
 @stored_app.command("upload")
