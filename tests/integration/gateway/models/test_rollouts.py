@@ -28,6 +28,7 @@ from tests.support.worlds.gateway_world import END_ID
 
 FAST = {"poll_s": 0.02, "publish_s": 0.02}
 WRITTEN, OVERDUE = "stratos_rollout_written_percent", "stratos_rollout_overdue_seconds"
+TAG = "small@canary"
 START = {"steps": [50, 100], "hold_s": 1, "gates": {"errors": 5}, "sticky": "request"}
 
 
@@ -45,8 +46,8 @@ async def start(world: AdminWorld, revision: str, **more: Any) -> Any:
     return await world.call("PUT", "/rollouts/small", {"to": revision[:12], **START, **more})
 
 
-async def shown(world: AdminWorld) -> dict[str, Any]:
-    found: dict[str, Any] = (await world.call("GET", "/rollouts/small")).json()
+async def shown(world: AdminWorld, name: str = "small") -> dict[str, Any]:
+    found: dict[str, Any] = (await world.call("GET", f"/rollouts/{name}")).json()
     return found
 
 
@@ -56,13 +57,18 @@ async def load(added: Added, until: Callable[[dict[str, Any]], bool], redis_url:
     async with open_redis(redis_url) as redis:
         third = ArmCountStore(redis, RecordStoreConfig(), "third")
         while not until(seen := await shown(added.one)):
-            if seen["phase"] == "running":
-                arms = {seen["old"]: 5000, seen["new"]: 198}
-                counted = {arm: ArmCounts(n, ttfts=Counter({bucket_of(500_000): n})) for arm, n in arms.items()}
-                await third.put(CountName("small", seen["started_us"], seen["epoch"]), counted)
+            await count(third, "small", seen)
             asked = [added.ask(next(worlds), "small") for _ in range(12)]
             statuses.update(answer.status_code for answer in await asyncio.gather(*asked))
     return statuses
+
+
+async def count(third: ArmCountStore, name: str, seen: dict[str, Any]) -> None:
+    """Two requests fewer of the new revision than a gate asks for."""
+    if seen["phase"] == "running":
+        arms = {seen["old"]: 5000, seen["new"]: 198}
+        counted = {arm: ArmCounts(n, ttfts=Counter({bucket_of(500_000): n})) for arm, n in arms.items()}
+        await third.put(CountName(name, seen["started_us"], seen["epoch"]), counted)
 
 
 async def alias_of(world: AdminWorld, name: str = "small") -> list[tuple[str, int]]:
@@ -142,6 +148,36 @@ async def test_a_revision_that_fails_or_is_slow_at_one_gateway_alone_is_rolled_b
     assert found["reason"].startswith("errors: " if fault == "errors" else "ttft_p99: ")
     await eventually(lambda: _is(added, new), "all go to the revision that it began with")
     assert (503 in statuses) is (fault == "errors")
+
+
+async def test_of_two_roll_outs_at_once_one_reaches_its_end_and_the_other_goes_back(
+    added: Added, redis_url: str
+) -> None:
+    """The model goes to its older revision, which fails at one gateway, and a tag of it to the newer one."""
+    old, new = await both_are_served(added)
+    tag = {"targets": [{"model": "small", "digest": old}]}
+    assert (await added.one.call("PUT", f"/aliases/{TAG}", tag)).is_success
+    await eventually(lambda: _has(added.two, TAG, old), "the tag is known")
+    assert (await start(added.one, old, hold_s=600, gates={"errors": 1})).is_success
+    assert (await added.two.call("PUT", f"/rollouts/{TAG}", {"to": new, **START})).is_success
+    _plant(added.two, old, "errors")
+    names, statuses = ("small", TAG), Counter[tuple[str, int]]()
+    async with open_redis(redis_url) as redis:
+        third = ArmCountStore(redis, RecordStoreConfig(), "third")
+        while any(seen["phase"] == "running" for seen in [await shown(added.one, name) for name in names]):
+            for name in names:
+                await count(third, name, await shown(added.two, name))
+            asked = [(name, world) for name in names for world in (added.one, added.two) for _ in range(6)]
+            answers = await asyncio.gather(*(added.ask(world, name) for name, world in asked))
+            statuses.update((name, answer.status_code) for (name, _), answer in zip(asked, answers, strict=True))
+    assert [(await shown(added.one, name))["phase"] for name in names] == ["rolled_back", "done"]
+    await eventually(lambda: _has(added.two, TAG, new), "the tag is at the newer revision")
+    await eventually(lambda: _is(added, new), "and the model has gone back to it")
+    assert {status for _, status in statuses} == {200, 503}, "nothing failed but what was planted"
+
+
+async def _has(world: AdminWorld, name: str, digest: str) -> bool:
+    return await alias_of(world, name) == [(digest, 100)]
 
 
 async def _is(added: Added, digest: str) -> bool:
