@@ -9,8 +9,10 @@ folder that has another job's is refused.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from stratos_offline.pools.contract import BlockPool
 from stratos_offline.prefixes import prefix_order
 from stratos_offline.results import ERRORS, OUTPUT, ResultFiles
 
-JOB = "job.json"
+JOB, LOCK = "job.json", ".lock"
 OpenPool = Callable[[EngineAsk, str], BlockPool]
 """Makes the pool for engines and an endpoint."""
 
@@ -70,23 +72,26 @@ class Job:
         """Compute what is not computed yet, and write the files of results.
 
         Raises:
-            BadRequest: the file, or a folder of another job.
+            BadRequest: the file, a folder of another job, or one in which another run is at work.
             ModelNotFound: lines name another model.
             StratosError: it cannot go on; what was computed is kept.
         """
         with LineFile(Path(self.options.file)) as file:
             self._check_models(file)
-            job, identity, is_done = self._take_folder(file)
-            progress = JobProgress(len(file), 0)
-            if is_done:
-                progress.num_done, progress.is_over = len(file), True
-                self.show(progress)
-                return progress
+            with self._owned_folder():
+                return self._go_on(file)
+
+    def _go_on(self, file: LineFile) -> JobProgress:
+        job, identity, is_done = self._take_folder(file)
+        progress = JobProgress(len(file), 0)
+        if is_done:
+            progress.num_done = len(file)
+        else:
             ask = EngineAsk(engine=self.options.engine, identity=identity, store=self.options.store(job))
             tasks, left = asyncio.run(self._stage(file, ask, job, progress))
             self._compute(ask, file.endpoint, left, progress)
             asyncio.run(self._finish(ask, tasks, ResultFiles(self._out, len(file), file.num_bytes)))
-        self._keep_facts({**self._facts(), "is_done": True})
+            self._keep_facts({**self._facts(), "is_done": True})
         progress.is_over = True
         self.show(progress)
         return progress
@@ -94,6 +99,17 @@ class Job:
     @property
     def _out(self) -> Path:
         return Path(self.options.out)
+
+    @contextmanager
+    def _owned_folder(self) -> Iterator[None]:
+        """No other run on this machine is at work in it, for as long as this one is; it may be killed."""
+        self._out.mkdir(parents=True, exist_ok=True)
+        with (self._out / LOCK).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise BadRequest(f"another run is at work in {self._out}", param="--out") from error
+            yield
 
     def _check_models(self, file: LineFile) -> None:
         name = self.options.engine.served_name
@@ -104,7 +120,6 @@ class Job:
     def _take_folder(self, file: LineFile) -> tuple[str, LineIdentity, bool]:
         """Digest of the job, names of its lines, and whether its results are there."""
         options, out = self.options, self._out
-        out.mkdir(parents=True, exist_ok=True)
         model = read_model_files(Path(options.engine.model_path)).digest
         facts = json.dumps(options.engine.result_facts, sort_keys=True)
         name = options.name or f"batch_{file.digest[:24]}"

@@ -40,6 +40,17 @@ def test_errors_have_a_file_of_their_own(tmp_path: Path) -> None:
     assert [row["custom_id"] for row in rows_of(tmp_path / "out" / "errors.jsonl")] == ["c1", "c3"]
 
 
+def test_a_second_run_in_the_same_folder_is_refused_while_the_first_is_at_work(tmp_path: Path) -> None:
+    options = job_options(write_lines(tmp_path / "in.jsonl", ["one", "two"]), tmp_path / "out")
+
+    def begin_again(lines: Sequence[NumberedLine]) -> None:
+        with pytest.raises(BadRequest, match="another run"):
+            run_scripted(options, ScriptedEngine())
+
+    assert run_scripted(options, ScriptedEngine(before=begin_again)).num_failed == 0
+    assert len(rows_of(tmp_path / "out" / "output.jsonl")) == 2
+
+
 def test_a_driver_that_ends_goes_on_with_nothing_computed_twice(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "in.jsonl", PROMPTS)
     options = job_options(file, tmp_path / "out", block_lines=5)
