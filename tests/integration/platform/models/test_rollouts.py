@@ -120,9 +120,8 @@ async def test_a_gate_a_crash_a_killed_gateway_and_a_removal_cost_no_stream_and_
     assert len(restarted) == 1
     assert restarted < {"gateway-0", "gateway-1"}
     acts = [e["action"] for e in (await admin.call("GET", "/audit")).json()["data"] if e["id"] == "small"]
-    assert [act for act in acts if act in ("rollout.back", "rollout.abort", "rollout.done")] == [
-        "rollout.back", "rollout.abort", "rollout.done",
-    ]  # fmt: skip
+    ends = [act for act in acts if act in ("rollout.back", "rollout.abort", "rollout.done")]
+    assert ends[-3:] == ["rollout.back", "rollout.abort", "rollout.done"], "after those of other tests of this platform"
 
 
 async def _has(platform: PlatformProcess, names: set[str]) -> bool:
