@@ -65,7 +65,10 @@ class SchedulerConfig:
     serves the prompts of a tenant and class one after the other."""
     max_passed_steps: Annotated[int, Ge(1)] = 8
     """A prompt in the batch that got nothing in so many steps, because of higher classes or shorter prompts, gets a
-    block of the next one."""
+    block of the next one. Streams of the lowest class are paused for no more steps in a row."""
+    batch_step_ms: Annotated[float, Ge(0)] = 25.0
+    """While requests above the lowest class come, prompts of that class are cut so that a step is predicted to take no
+    longer, or no longer than twice what its streams take alone; 0 is off. Needs ``batch_pauses``."""
     max_ready_jobs: Annotated[int, Ge(1)] = 4
     """Prefill jobs of one receiver and tenant that hold blocks while they wait for their grants, which hides a round
     trip; jobs of lower classes do not count."""

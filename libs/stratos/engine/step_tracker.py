@@ -36,7 +36,7 @@ from stratos.engine.requests.generations import BlockCopy, GenerationTable
 from stratos.engine.requests.prefill_jobs import PrefillJobTable
 from stratos.engine.requests.reservations import ReservationTable
 from stratos.engine.scheduler.cost_model import StepLoad, load_of
-from stratos.engine.scheduler.scheduler import StepDecision
+from stratos.engine.scheduler.decision import StepDecision
 from stratos.engine.sequence import Sequence
 
 _log = logging.getLogger(__name__)

@@ -20,6 +20,9 @@ class SchedulerSwitches:
     fair_prompts: bool = True
     """Prompts share steps by class, tenant and length; off serves those in the batch one after the other, and admits
     none before a step has room left. Needs ``chunked_prefill``."""
+    batch_pauses: bool = True
+    """Streams of the lowest class leave steps to prompts of classes above it; off computes all of them in one step.
+    Needs ``fair_prompts``."""
     chunked_prefill: bool = True
     """Off computes a prompt in one step, however long it is."""
     host_tier: bool = True

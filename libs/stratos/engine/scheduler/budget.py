@@ -45,6 +45,15 @@ class StepBudget:
         count = self._max_tokens(sequence.num_scheduled, left)
         return count if self._has_prompt else max(count, min(self._block_size, left))
 
+    def room_within(self, sequence: Sequence, limit_s: float) -> int:
+        """``room_for``, in a step of ``limit_s``, or as long as streams let it be where they take more than half."""
+        usual_s = self._limit_s
+        self._limit_s = min(usual_s, max(limit_s, STRETCH * self._cost.predict(self._load)))
+        try:
+            return self.room_for(sequence)
+        finally:
+            self._limit_s = usual_s
+
     def count_for(self, sequence: Sequence, max_count: int = sys.maxsize) -> int:
         """Tokens of the sequence that may run in this step, up to ``max_count``; 0 when it has to wait for the next."""
         wanted, left = min(sequence.remaining, max_count), self._tokens_left

@@ -27,16 +27,17 @@ import logging
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from stratos.common.clock import Clock
-from stratos.common.errors import DeadlinePassed, Internal, QueueTimeout, StratosError
+from stratos.common.errors import DeadlinePassed, Internal, QueueTimeout
 from stratos.core.requests.records import EngineRequest
 from stratos.core.requests.terms import is_over
 from stratos.engine.kv_cache.cache import KvCache
 from stratos.engine.scheduler.budget import StepBudget
 from stratos.engine.scheduler.cost_model import StepCostModel
+from stratos.engine.scheduler.decision import StepDecision
 from stratos.engine.scheduler.order import OrderKey, ServiceOrder
+from stratos.engine.scheduler.pauses import BatchPauses
 from stratos.engine.scheduler.shares import PromptClaim, PromptShares
 from stratos.engine.sequence import JobState, Queue, Sequence
 from stratos.engine.settings import SchedulerConfig
@@ -44,20 +45,6 @@ from stratos.engine.settings import SchedulerConfig
 _log = logging.getLogger(__name__)
 LOOKAHEAD = 8
 """Waiting sequences of one class and tenant that are considered for a step."""
-
-
-@dataclass(slots=True)
-class StepDecision:
-    """Sequences that run in this step with the number of tokens each, and what else happened."""
-
-    scheduled: list[tuple[Sequence, int]] = field(default_factory=list)
-    ready_jobs: list[JobState] = field(default_factory=list)
-    exhausted: list[Sequence] = field(default_factory=list)
-    """Sequences that cannot go on because the whole pool is theirs already."""
-    failed: list[tuple[Sequence, StratosError]] = field(default_factory=list)
-    """Sequences that end here, with the reason: the deadline passed, or scheduling them raised."""
-    held: set[Sequence] = field(default_factory=set)
-    """Victims in flight: they do not run in this step, so that the next one can preempt them."""
 
 
 class Scheduler:
@@ -69,6 +56,7 @@ class Scheduler:
         self.order = ServiceOrder(ageing_step_s=config.ageing_step_s, admissions_per_aged=config.admissions_per_aged)
         self.cost = StepCostModel()
         self._shares = PromptShares(config, kv.blocks.block_size)
+        self._pauses = BatchPauses(config, kv.blocks.block_size)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.ready: list[Sequence] = []
@@ -198,20 +186,31 @@ class Scheduler:
     def _share(self, served: list[Sequence], decision: StepDecision, budget: StepBudget, now: float) -> None:
         """Streams first; then admit what would get a part of the rest, and divide the rest."""
         num_streams = bisect_left(served, True, key=lambda s: s.remaining != 1)
-        streams = served[:num_streams]
+        self._pauses.look(self.running, self.waiting if self.num_free_seqs > 0 else (), now)
+        streams, paused = self._pauses.split(served[:num_streams])
         has_preempted = self._serve(streams, decision, budget, now)
         if not has_preempted:
             self._is_short = self.num_free_seqs <= 0
             if self.waiting and not self._is_short:
                 self._admit(decision, budget, now, *self._find_next(decision, budget, now))
-        if len(self.running) == num_streams:
-            return  # no prompt: the usual step
-        claims = self._claims((s for s in self.running if s not in decision.held), decision, now)
-        if claims and (room := budget.room_for(claims[0].sequence)):
-            counts = self._shares.divide(claims, room)
-            self._serve([claim.sequence for claim in claims], decision, budget, now, counts)
-            given = {sequence: count for sequence, count in decision.scheduled if sequence in counts}
-            self._shares.note(claims, given)
+        waits = {*paused, *decision.held}
+        prompts = [s for s in self.running if s not in waits] if len(self.running) > num_streams else []
+        given = self._divide(prompts, decision, budget, now)
+        is_paused = bool(paused) and self._pauses.has_won(given)
+        if paused and not is_paused:
+            self._serve(paused, decision, budget, now)
+        self._pauses.note(is_paused=is_paused)
+
+    def _divide(self, prompts: list[Sequence], decision: StepDecision, budget: StepBudget, now: float) -> set[Sequence]:
+        """Divide the rest of the step among prompts; returns those that got some."""
+        claims = self._claims(prompts, decision, now)
+        if not claims or not (room := budget.room_for(claims[0].sequence)):
+            return set()
+        counts = self._pauses.cut(self._shares.divide(claims, room), claims[0].sequence, budget)
+        self._serve([claim.sequence for claim in claims], decision, budget, now, counts)
+        given = {sequence: count for sequence, count in decision.scheduled if sequence in counts}
+        self._shares.note(claims, given)
+        return set(given)
 
     def _claims(self, sequences: Iterable[Sequence], decision: StepDecision, now: float) -> list[PromptClaim]:
         """Prompts among ``sequences`` that the step could compute, in the order of service."""

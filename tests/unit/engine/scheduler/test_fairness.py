@@ -35,7 +35,8 @@ def fair_engine(make_engine):
     """Makes engines with room for a prompt of 32 K tokens."""
 
     def make(**values):
-        defaults = {"max_num_batched_tokens": BUDGET, "prefix_cache": False, "step_time_budget_ms": 0.0}
+        times = {"step_time_budget_ms": 0.0, "batch_step_ms": 0.0}
+        defaults = {"max_num_batched_tokens": BUDGET, "prefix_cache": False, **times}
         return make_engine(scheduler_config(**{**defaults, **values}), FakeClock(), **HUGE)
 
     return make
