@@ -111,6 +111,7 @@ def _worker_json(worker: FleetWorker) -> dict[str, Any]:
             "num_waiting": status.engine.num_waiting,
             "num_handoffs": status.num_handoffs,
             "is_draining": status.is_draining,
+            "is_spot": status.is_spot,
             "not_ready_reason": status.not_ready_reason,
             "blocks": dataclasses.asdict(status.engine.blocks),
             "staging": dataclasses.asdict(status.staging),

@@ -98,6 +98,8 @@ class WorkerStatus:
     """Around that zone."""
     pool: str = ""
     """Label by which plans name it; empty where it has none."""
+    is_spot: bool = False
+    """It may vanish at any moment, so it takes requests of the lowest class alone."""
     host_load_ratio: float = 0.0
     """Time to load a block from host memory over the time to compute it."""
     disk_load_ratio: float = 0.0
@@ -151,6 +153,11 @@ class FleetWorker:
     def is_spare(self) -> bool:
         """It stands by, or did when it was last heard of: its pool is as large without it."""
         return self.status is not None and self.status.sleep_state is SleepState.STANDBY
+
+    @property
+    def is_spot(self) -> bool:
+        """It takes the lowest class alone: its pool is as large without it."""
+        return self.status is not None and self.status.is_spot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from stratos.common.ids import new_id
 from stratos.core.cache_changes import CacheLayout
+from stratos.core.requests.limits import BATCH_CLASS
 from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
 from stratos.core.trace import NO_TRACE, TraceContext
 
@@ -109,6 +110,11 @@ class PlacementRequest:
     def is_resumed(self) -> bool:
         """It emitted tokens before, so its worker admits it up to the whole pool."""
         return self.num_emitted_tokens > 0
+
+    @property
+    def takes_spot(self) -> bool:
+        """It may run at a worker that may vanish at any moment."""
+        return self.terms.priority_class >= BATCH_CLASS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

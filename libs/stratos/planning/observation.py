@@ -99,8 +99,8 @@ def observe(
 ) -> PoolObservation:
     """One pool in the fleet.
 
-    Spares are no part of it.  A model's backlog counts whether or not a worker of it lives: that is how a pool at zero
-    is woken.
+    Spares and spot workers are no part of it.  A model's backlog counts whether or not a worker of it lives: that is
+    how a pool at zero is woken.
 
     Args:
         fleet: sum over the routers.
@@ -110,8 +110,8 @@ def observe(
         num_owned, num_starting, num_leaving, is_partial: as in ``PoolObservation``.
     """
     started = models or {}
-    in_role = [worker for worker in fleet.workers if worker.ref.role is pool.role and not worker.is_spare]
-    members = [worker for worker in in_role if _is_in(worker, pool, started)]
+    lasting = [worker for worker in fleet.workers if not (worker.is_spare or worker.is_spot)]
+    members = [worker for worker in lasting if worker.ref.role is pool.role and _is_in(worker, pool, started)]
     gateways = [load for load in fleet.gateways if pool.holds_model(load.model_digest)]
     queues = [q for q in fleet.queues if q.work.role is pool.role and pool.holds_model(q.model_digest)]
     return PoolObservation(

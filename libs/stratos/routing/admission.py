@@ -117,9 +117,10 @@ class Ask:
             return [False for _ in views]
         request, num_slots, barred, kept_kv = self.request, self.num_slots, self.barred, self._share.kept_kv
         adapter, required = request.terms.adapter.digest, request.required_features
-        needs_blocks, need = request.work is not Work.EMBEDDING, self.need
+        needs_blocks, need, takes_spot = request.work is not Work.EMBEDDING, self.need, request.takes_spot
         return [
             view.is_in
+            and (takes_spot or not view.status.is_spot)
             and num_slots <= view.sure_seqs
             and (not needs_blocks or need(view).num_blocks <= view.sure_blocks)
             and (not barred or view.ref.incarnation not in barred)

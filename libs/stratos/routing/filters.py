@@ -28,6 +28,7 @@ class Rejection(enum.StrEnum):
     IDENTITY = "identity"
     PROTOCOL = "protocol"
     FEATURES = "features"
+    SPOT = "spot"
     NEVER_FITS = "never_fits"
     ADAPTER_SLOTS = "adapter_slots"
     BATCH_SLOTS = "batch_slots"
@@ -54,6 +55,11 @@ def speaks_protocol(view: WorkerView, ask: Ask) -> Rejection | None:
 def has_features(view: WorkerView, ask: Ask) -> Rejection | None:
     """It offers everything that the request needs."""
     return None if ask.request.required_features <= view.status.features else Rejection.FEATURES
+
+
+def may_vanish(view: WorkerView, ask: Ask) -> Rejection | None:
+    """A worker that may vanish at any moment is for the lowest class alone."""
+    return Rejection.SPOT if view.status.is_spot and not ask.request.takes_spot else None
 
 
 def is_not_excluded(view: WorkerView, ask: Ask) -> Rejection | None:
@@ -108,6 +114,7 @@ def has_kv_room(view: WorkerView, ask: Ask) -> Rejection | None:
 DECODE_FILTERS: tuple[Filter, ...] = (
     speaks_protocol,
     has_features,
+    may_vanish,
     is_not_excluded,
     can_ever_fit,
     is_live,
@@ -123,6 +130,7 @@ DECODE_FILTERS: tuple[Filter, ...] = (
 EMBEDDING_FILTERS: tuple[Filter, ...] = (
     speaks_protocol,
     has_features,
+    may_vanish,
     is_not_excluded,
     is_live,
     has_changed,
@@ -142,7 +150,7 @@ def is_candidate(view: WorkerView, ask: Ask) -> bool:
 
 def prefill_filters(identity: KvIdentity) -> tuple[Filter, ...]:
     """Filters of prefill workers for a decode worker with ``identity``; load orders them, it does not exclude."""
-    return (is_live, pairs_with(identity), is_not_excluded)
+    return (is_live, pairs_with(identity), may_vanish, is_not_excluded)
 
 
 def able_sources(views: Iterable[WorkerView], ask: Ask, identity: KvIdentity) -> list[WorkerView]:
@@ -151,16 +159,22 @@ def able_sources(views: Iterable[WorkerView], ask: Ask, identity: KvIdentity) ->
     Nearly all of them pass, and there are as many as decode workers: those that surely do are told in one look.
     """
     checks, excluded = deciding_filters(ask, prefill_filters(identity)), ask.request.excluded_incarnations
+    takes_spot = ask.request.takes_spot
     return [
         view
         for view in views
-        if (view.is_in and view.status.identity == identity and not excluded)
+        if (
+            view.is_in
+            and view.status.identity == identity
+            and not (excluded or (view.status.is_spot and not takes_spot))
+        )
         or first_rejection(view, ask, checks) is None
     ]
 
 
 _MOOT: dict[Filter, Callable[[Ask], bool]] = {
     has_features: lambda ask: not ask.request.required_features,
+    may_vanish: lambda ask: ask.request.takes_spot,
     is_not_excluded: lambda ask: not ask.request.excluded_incarnations,
     has_changed: lambda ask: not ask.request.refusals,
     is_open: lambda ask: not ask.closed,

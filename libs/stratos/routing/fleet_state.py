@@ -92,6 +92,7 @@ class FleetState:
         self._on_evicted = on_evicted
         self._records: dict[str, _Record] = {}
         self._live_models: frozenset[tuple[WorkerRole, str]] = frozenset()
+        """Without what spot workers alone serve."""
         self._views = FleetViews()
         self._changed: dict[str, None] = {}
         """Incarnations whose view has to be made again, in the order of their changes so that runs repeat."""
@@ -187,7 +188,7 @@ class FleetState:
         return self.has_worker(WorkerRole.PREFILL, model_digest)
 
     def has_worker(self, role: WorkerRole, model_digest: str) -> bool:
-        """Some worker of the role and model may be chosen."""
+        """Some worker of the role and model may be chosen; one that may vanish is none."""
         return (role, model_digest) in self._live_models
 
     def workers(self, now: float) -> tuple[FleetWorker, ...]:
@@ -259,7 +260,7 @@ class FleetState:
     def _find_live_models(self) -> Iterator[tuple[WorkerRole, str]]:
         for record in self._records.values():
             status = record.liveness.status
-            if record.reason is None and status is not None:
+            if record.reason is None and status is not None and not status.is_spot:
                 yield status.ref.role, status.identity.model_digest
 
     def _forget(self, worker_id: str, status: WorkerStatus | None) -> None:

@@ -18,6 +18,7 @@ from stratos.routing.filters import (
     able_sources,
     deciding_filters,
     first_rejection,
+    may_vanish,
     speaks_protocol,
 )
 from stratos.routing.fleet_views import FleetViews, Pool
@@ -133,8 +134,9 @@ def never_fits(views: FleetViews, ask: Ask) -> bool:
     """Decode workers of the model are known, and none of them, live or not, could ever hold the request."""
     if ask.request.work is Work.EMBEDDING:
         return False  # its inputs are separate; the worker refuses one that is too long
-    pool = views.pool_of(ask.request)
-    return bool(pool) and all(ask.never_fits(view) for view in pool)
+    pool = (view for view in views.pool_of(ask.request) if may_vanish(view, ask) is None)
+    first = next(pool, None)
+    return first is not None and ask.never_fits(first) and all(ask.never_fits(view) for view in pool)
 
 
 def missing_features(views: FleetViews, ask: Ask) -> frozenset[str]:
@@ -142,7 +144,8 @@ def missing_features(views: FleetViews, ask: Ask) -> frozenset[str]:
     required = ask.request.required_features
     if not required:
         return frozenset()
-    offered = [view.status.features for view in views.pool_of(ask.request) if speaks_protocol(view, ask) is None]
+    checks = speaks_protocol, may_vanish
+    offered = [v.status.features for v in views.pool_of(ask.request) if first_rejection(v, ask, checks) is None]
     return min((required - features for features in offered), key=len, default=frozenset())
 
 

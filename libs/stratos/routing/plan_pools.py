@@ -1,8 +1,9 @@
 """Pools of plans: workers that serve a plan first, and those where another plan has KV reserved.
 
+    spot workers, for the lowest class  ->  the rest, in this order:
     workers of the plan's own pools  ->  workers where nothing is reserved for others  ->  any that admission passes
 
-A worker counts in the first two only while its batch has a free slot: no request waits in a pool while there is room
+A worker counts in all but the last only while its batch has a free slot: no request waits in a pool while there is room
 elsewhere.  What is reserved is a matter of admission, see ``Ask``; here it is only avoided.
 """
 
@@ -18,6 +19,8 @@ from stratos.routing.worker_view import WorkerView
 def preferred(views: Sequence[WorkerView], ask: Ask) -> Sequence[WorkerView]:
     """Narrow the workers that may run a request to those that its plan puts first."""
     share = ask.request.terms.share
+    if ask.request.takes_spot:
+        views = [view for view in views if view.status.is_spot and has_slot_now(view, ask.num_slots)] or views
     if not (share.pools or share.kept_kv):
         return views
     now = [view for view in views if has_slot_now(view, ask.num_slots)]

@@ -243,6 +243,7 @@ class WorkerProcess(Service):
             zone=self._settings.zone,
             region=self._settings.region,
             pool=self._settings.pool,
+            is_spot=self._settings.is_spot,
             host_load_ratio=host_ratio,
             disk_load_ratio=disk_ratio,
             sleep_state=self.sleeper.state,

@@ -107,6 +107,9 @@ class WorkerSettings(ServiceSettings):
     """Region around that, for the scorer and the filter of this name at the router."""
     pool: str = ""
     """Label that a plan's ``pools`` may name: such workers serve the plan first, and may keep KV for it."""
+    is_spot: bool = False
+    """It may vanish at any moment: routers give it requests of the lowest class alone, batches among them, and those
+    first. Planner and HPAs do not count on it."""
     is_spare: bool = False
     """Load and verify the weights, and take no work until it is woken; see `stratos up --spares`."""
     engine: Literal["torch", "fake"] = "torch"

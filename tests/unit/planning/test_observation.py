@@ -149,6 +149,11 @@ def test_pools_must_not_share_workers(models: tuple[str, str]) -> None:
     check_pools([dataclasses.replace(pools[0], model_digest=MODEL), dataclasses.replace(pools[1], model_digest=OTHER)])
 
 
+def test_a_spot_worker_is_no_part_of_its_pool() -> None:
+    pool = observe(Fleet(workers=(worker("decode-0"), worker("decode-1", is_spot=True))), DECODE_POOL)
+    assert [one.worker_id for one in pool.workers] == ["decode-0"]
+
+
 @pytest.mark.parametrize("out_reason", ["standby", "lost"])
 def test_a_spare_is_no_part_of_its_pool_as_long_as_nothing_woke_it(out_reason: str) -> None:
     spare = worker("decode-1", is_live=False, out_reason=out_reason, sleep_state=SleepState.STANDBY)

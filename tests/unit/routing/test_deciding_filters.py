@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratos.core.placement import WorkerRole
+from stratos.core.requests.limits import BATCH_CLASS
 from stratos.routing.filters import DECODE_FILTERS, EMBEDDING_FILTERS, deciding_filters, first_rejection
 from stratos.routing.picker import eligible
 from stratos.routing.worker_view import BookedLoad
@@ -22,6 +23,7 @@ views = st.builds(
     version=st.integers(1, 2),
     features=st.sampled_from([frozenset(), frozenset({"x"})]),
     out_reason=st.sampled_from(["", "lost"]),
+    is_spot=st.booleans(),
     identity=st.sampled_from([IDENTITY, dataclasses.replace(IDENTITY, model_digest="cd")]),
 )
 asks = st.builds(
@@ -30,6 +32,7 @@ asks = st.builds(
     excluded_incarnations=st.sampled_from([frozenset(), frozenset({"inc-a"})]),
     refusals=st.sampled_from([{}, {"inc-b": 1}]),
     num_prompt_tokens=st.sampled_from([16, 64, 300]),
+    priority_class=st.sampled_from([0, BATCH_CLASS]),
 )
 
 

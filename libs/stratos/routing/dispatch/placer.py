@@ -15,7 +15,7 @@ from stratos.routing.admission import Ask
 from stratos.routing.dispatch.full_models import FullModels
 from stratos.routing.dispatch.isolation import SuspectHolds, still_excluded
 from stratos.routing.dispatch.room_table import NeedKind, RoomTable
-from stratos.routing.filters import Rejection, is_candidate
+from stratos.routing.filters import Rejection, is_candidate, may_vanish
 from stratos.routing.fleet_views import FleetViews
 from stratos.routing.picker import MAX_NAMED, EndpointChoice, Refusal, choose
 from stratos.routing.policy.policies import Policies
@@ -144,7 +144,7 @@ class Placer:
                 return
         elif not self._reservations.may_hold(ticket, views):
             return  # before workers are looked at one by one
-        pool = views.pool_of(ask.request)
+        pool = [view for view in views.pool_of(ask.request) if may_vanish(view, ask) is None]
         if len(pool) > MAX_RESERVABLE:
             has_table = ask.num_slots == 1 and ask.request.work is not Work.EMBEDDING
             roomiest = self._rooms.roomiest(ask, MAX_RESERVABLE) if has_table else []

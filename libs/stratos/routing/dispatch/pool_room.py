@@ -31,12 +31,14 @@ class PoolRoom:
         features: that requests need.
         max_waiting: sequences that a full batch may be given in addition.
         is_resumed: requests have emitted tokens before.
+        takes_spot: they may run at workers that may vanish.
     """
 
-    def __init__(self, features: frozenset[str], max_waiting: int, *, is_resumed: bool) -> None:
+    def __init__(self, features: frozenset[str], max_waiting: int, *, is_resumed: bool, takes_spot: bool) -> None:
         self._features = features
         self._max_waiting = max_waiting
         self._is_resumed = is_resumed
+        self._takes_spot = takes_spot
         self._views = FleetViews()
         self._num_changes = 0
         """Of ``views``, when it was looked at."""
@@ -112,7 +114,8 @@ class PoolRoom:
     def _put(self, name: str, view: WorkerView) -> None:
         self._known[name] = view
         status = view.status
-        if not view.is_in or (self._features and not self._features <= status.features):
+        is_able = self._features <= status.features and (self._takes_spot or not status.is_spot)
+        if not (view.is_in and is_able):
             self._reject(name, self._ineligible(view))
             return
         size, is_resumed = status.block_size, self._is_resumed
@@ -148,7 +151,9 @@ class PoolRoom:
     def _ineligible(self, view: WorkerView) -> Rejection:
         if not can_speak_with(view.status.protocol_version):
             return Rejection.PROTOCOL
-        return Rejection.OUT if self._features <= view.status.features else Rejection.FEATURES
+        if not self._features <= view.status.features:
+            return Rejection.FEATURES
+        return Rejection.SPOT if view.status.is_spot and not self._takes_spot else Rejection.OUT
 
 
 def _output_of(view: WorkerView) -> tuple[int, int]:

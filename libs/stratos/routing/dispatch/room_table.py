@@ -22,6 +22,8 @@ from stratos.routing.worker_view import WorkerView
 NOTHING_BLOCKED = math.inf, math.inf
 MAX_POOLS = 256
 """Models come from requests, so their number is bounded."""
+_PoolKey = tuple[str, frozenset[str], int, bool, bool]
+"""The first fields of a ``NeedKind``."""
 
 
 class NeedKind(NamedTuple):
@@ -31,6 +33,7 @@ class NeedKind(NamedTuple):
     features: frozenset[str]
     max_waiting: int
     is_resumed: bool
+    takes_spot: bool
     num_choices: int
     max_output_tokens: int
     """Output of each choice; rounded down and bounded, so that there are few kinds."""
@@ -42,8 +45,8 @@ class RoomTable:
     def __init__(self) -> None:
         self._views = FleetViews()
         self._version: float = math.nan
-        self._pools: dict[tuple[str, frozenset[str], int, bool], PoolRoom] = {}
-        self._updated: set[tuple[str, frozenset[str], int, bool]] = set()
+        self._pools: dict[_PoolKey, PoolRoom] = {}
+        self._updated: set[_PoolKey] = set()
         self.rejections: Counter[Rejection] = Counter()
         """Workers that refused a request, or once for all of a kind, by reason; who reads it clears it."""
 
@@ -103,13 +106,15 @@ class RoomTable:
         return longest, most - (kind.num_choices - 1) * size - _output_tokens(kind, largest, p90)
 
     def _pool(self, kind: NeedKind) -> PoolRoom:
-        key = kind[:4]
+        key = kind[:5]
         pool = self._pools.get(key)
         if pool is None:
             if len(self._pools) >= MAX_POOLS:
                 self._pools.clear()
                 self._updated.clear()
-            pool = self._pools[key] = PoolRoom(kind.features, kind.max_waiting, is_resumed=kind.is_resumed)
+            pool = self._pools[key] = PoolRoom(
+                kind.features, kind.max_waiting, is_resumed=kind.is_resumed, takes_spot=kind.takes_spot
+            )
         if key not in self._updated:
             self._updated.add(key)
             pool.update(self._views, kind.model_digest)
@@ -132,6 +137,7 @@ def kind_of(ask: Ask, most_output_tokens: int) -> NeedKind:
         request.required_features,
         ask.max_waiting_per_worker,
         request.is_resumed,
+        request.takes_spot,
         num_choices,
         _rounded_down(min(most_output_tokens, -(-request.max_output_tokens_total // num_choices))),
     )

@@ -34,9 +34,10 @@ async def ask(http: httpx.AsyncClient, method: str, path: str, **more: Any) -> h
         return answer
 
 
-async def submit(http: httpx.AsyncClient) -> str:
-    body = {"model": "base", "prompt": "go", "max_tokens": 20, "temperature": 1.0, "seed": 3, "ignore_eos": True}
-    rows = ({"custom_id": f"c{n}", "method": "POST", "url": ENDPOINT, "body": body} for n in range(NUM_LINES))
+async def submit(http: httpx.AsyncClient, num_lines: int = NUM_LINES, max_tokens: int = 20) -> str:
+    terms = {"max_tokens": max_tokens, "temperature": 1.0, "seed": 3, "ignore_eos": True}
+    body = {"model": "base", "prompt": "go", **terms}
+    rows = ({"custom_id": f"c{n}", "method": "POST", "url": ENDPOINT, "body": body} for n in range(num_lines))
     content = b"".join(orjson.dumps(row) + b"\n" for row in rows)
     form = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", content)}}
     file = (await ask(http, "POST", "/files", **form)).json()["id"]

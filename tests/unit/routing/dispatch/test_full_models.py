@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratos.core.placement import WorkerRole
+from stratos.core.requests.limits import BATCH_CLASS
 from stratos.routing.dispatch.full_models import FullModels
 from stratos.routing.fleet_views import FleetViews
 from stratos.routing.picker import EndpointChoice, choose
@@ -21,7 +22,11 @@ from tests.support.worlds.fleet_samples import ledger, make_sample_ask, make_vie
 POLICIES = Policies(RoutingPoliciesConfig())
 
 workers = st.tuples(
-    st.integers(5, 12), st.integers(0, 60), st.sampled_from(["", "lost"]), st.sampled_from(list(WorkerRole))
+    st.integers(5, 12),
+    st.integers(0, 60),
+    st.sampled_from(["", "lost"]),
+    st.sampled_from(list(WorkerRole)),
+    st.booleans(),
 )
 asks = st.builds(
     make_sample_ask,
@@ -31,6 +36,7 @@ asks = st.builds(
     num_emitted_tokens=st.integers(0, 1),
     refusals=st.sampled_from([{}, {"inc-w0": 0}]),
     excluded_incarnations=st.sampled_from([frozenset(), frozenset({"inc-w0"})]),
+    priority_class=st.sampled_from([0, BATCH_CLASS]),
 )
 
 
@@ -38,8 +44,8 @@ asks = st.builds(
 @given(fleet=st.lists(workers, max_size=4), requests=st.lists(asks, max_size=8))
 def test_whatever_is_covered_would_be_blocked(fleet, requests) -> None:
     views = [
-        make_view(f"w{i}", role, num_running=running, blocks=ledger(60, allocated=used), out_reason=out)
-        for i, (running, used, out, role) in enumerate(fleet)
+        make_view(f"w{i}", role, num_running=running, blocks=ledger(60, allocated=used), out_reason=out, is_spot=spot)
+        for i, (running, used, out, role, spot) in enumerate(fleet)
     ]
     full = FullModels()
     for ask in requests:

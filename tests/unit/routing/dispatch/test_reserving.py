@@ -20,6 +20,17 @@ from stratos.routing.settings import BookingConfig, SuspectConfig
 from tests.support.worlds.fleet_samples import make_request, make_view
 
 
+def test_room_is_kept_at_a_worker_that_lasts_where_many_that_may_vanish_lack_less() -> None:
+    reservations = Reservations(BookingLedger(BookingConfig()))
+    placer = Placer(reservations, SuspectHolds(SuspectConfig()), Policies(RoutingPoliciesConfig()), Random(1))
+    spot = [make_view(f"spot-{index}", num_running=8, is_spot=True) for index in range(MAX_RESERVABLE + 1)]
+    views, request = FleetViews([*spot, make_view("lasting", num_running=20)]), make_request(num_choices=2)
+    ticket = Ticket(request=request, cost=1.0, arrived=0.0, expires=30.0, is_waiting=True)
+    assert placer.choose(ticket, Ask(request=request), views, 1) is PlacementVerdict.BLOCKED
+    placer.reserve(ticket, Ask(request=request), views)
+    assert reservations.held_by(ticket) == "inc-lasting"
+
+
 def test_blocked_inputs_to_embed_wait_for_a_prefill_worker_and_keep_no_decode_worker_from_others() -> None:
     reservations = Reservations(BookingLedger(BookingConfig()))
     placer = Placer(reservations, SuspectHolds(SuspectConfig()), Policies(RoutingPoliciesConfig()), Random(1))

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stratos.core.requests.limits import BATCH_CLASS
 from stratos.routing.admission import Ask
 from stratos.routing.dispatch.full_models import FullModels
 from stratos.routing.dispatch.room_table import RoomTable
@@ -36,6 +37,7 @@ others = st.fixed_dictionaries(
         "resident_adapters": st.sampled_from([frozenset(), frozenset({"a"})]),
         "features": st.sampled_from([frozenset(), frozenset({"x"})]),
         "out_reason": st.sampled_from(["", "", "", "lost"]),
+        "is_spot": st.booleans(),
         "num_routers": st.integers(1, 2),
         "fresh": st.sampled_from([BookedLoad(), BookedLoad(num_requests=1, num_seqs=1, num_blocks=4)]),
     }
@@ -50,6 +52,7 @@ asks = st.builds(
     refusals=st.sampled_from([{}, {"inc-w0": 0}]),
     excluded_incarnations=st.sampled_from([frozenset(), frozenset({"inc-w0"})]),
     required_features=st.sampled_from([frozenset(), frozenset({"x"})]),
+    priority_class=st.sampled_from([0, BATCH_CLASS]),
 )
 closed_sets = st.sampled_from([frozenset(), frozenset({"inc-w1"}), frozenset({"inc-w0", "inc-w2"})])
 

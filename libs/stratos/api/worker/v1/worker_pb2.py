@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from stratos.api.common.v1 import common_pb2 as stratos_dot_api_dot_common_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"stratos/api/worker/v1/worker.proto\x12\x15stratos.api.worker.v1\x1a\"stratos/api/common/v1/common.proto\"9\n\x12WatchStatusRequest\x12\x13\n\x0binterval_ms\x18\x01 \x01(\x03\x12\x0e\n\x06router\x18\x02 \x01(\t\"U\n\x0bServiceMark\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x16\n\x0epriority_class\x18\x02 \x01(\r\x12\r\n\x05start\x18\x03 \x01(\x01\x12\x0f\n\x07\x63ounter\x18\x04 \x01(\x01\"\xf8\x08\n\x0cWorkerStatus\x12\x30\n\x06worker\x18\x01 \x01(\x0b\x32 .stratos.api.common.v1.WorkerRef\x12\x13\n\x0b\x65ngine_step\x18\x02 \x01(\x03\x12\x14\n\x0cis_computing\x18\x03 \x01(\x08\x12\x32\n\x06\x62locks\x18\x04 \x01(\x0b\x32\".stratos.api.common.v1.BlockLedger\x12\x35\n\x07staging\x18\x05 \x01(\x0b\x32$.stratos.api.common.v1.StagingLedger\x12\x13\n\x0bnum_waiting\x18\x06 \x01(\x03\x12\x13\n\x0bnum_running\x18\x07 \x01(\x03\x12\x19\n\x11num_queued_tokens\x18\x08 \x01(\x03\x12\x14\n\x0cnum_handoffs\x18\t \x01(\x03\x12\x13\n\x0bnum_orphans\x18\n \x01(\x03\x12\x13\n\x0bis_draining\x18\x0b \x01(\x08\x12\x18\n\x10not_ready_reason\x18\x0c \x01(\t\x12\x33\n\x08identity\x18\r \x01(\x0b\x32!.stratos.api.common.v1.KvIdentity\x12 \n\x18resident_adapter_digests\x18\x0e \x03(\t\x12\x12\n\nblock_size\x18\x0f \x01(\r\x12\x14\n\x0cmax_num_seqs\x18\x10 \x01(\r\x12\x14\n\x0cslow_step_ms\x18\x11 \x01(\r\x12\x0f\n\x07version\x18\x12 \x01(\x04\x12\x1b\n\x13num_promised_blocks\x18\x13 \x01(\r\x12\x19\n\x11p90_output_tokens\x18\x14 \x01(\r\x12\x1c\n\x14num_free_batch_slots\x18\x15 \x01(\r\x12\x1e\n\x16num_free_adapter_slots\x18\x16 \x01(\r\x12L\n\rtenant_tokens\x18\x17 \x03(\x0b\x32\x35.stratos.api.worker.v1.WorkerStatus.TenantTokensEntry\x12\x10\n\x08\x66\x65\x61tures\x18\x18 \x03(\t\x12\x18\n\x10protocol_version\x18\x19 \x01(\r\x12\x0f\n\x07ttft_ms\x18\x1a \x01(\x02\x12\x0e\n\x06itl_ms\x18\x1b \x01(\x02\x12\x0c\n\x04zone\x18\x1c \x01(\t\x12\x14\n\x0ckv_watermark\x18\x1d \x01(\x01\x12\x13\n\x0bnum_routers\x18\x1e \x01(\r\x12\x17\n\x0fplacing_routers\x18\x1f \x03(\t\x12\x0c\n\x04pool\x18  \x01(\t\x12\x39\n\rservice_marks\x18! \x03(\x0b\x32\".stratos.api.worker.v1.ServiceMark\x12\x0e\n\x06region\x18\" \x01(\t\x12\x17\n\x0fhost_load_ratio\x18# \x01(\x02\x12\x17\n\x0f\x64isk_load_ratio\x18$ \x01(\x02\x12\x36\n\x0bsleep_state\x18% \x01(\x0e\x32!.stratos.api.worker.v1.SleepState\x1a\x33\n\x11TenantTokensEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\"\n\x0c\x44rainRequest\x12\x12\n\ntimeout_ms\x18\x01 \x01(\x03\"#\n\rDrainResponseJ\x04\x08\x01\x10\x02R\x0cnum_requests\"\x14\n\x12WaitDrainedRequest\"t\n\x13WaitDrainedResponse\x12\x17\n\x0fnum_handed_back\x18\x01 \x01(\r\x12\x13\n\x0bnum_offered\x18\x02 \x01(\r\x12\x13\n\x0bnum_fetched\x18\x03 \x01(\r\x12\x1a\n\x12num_fetched_tokens\x18\x04 \x01(\x04\"\"\n\x0cSleepRequest\x12\x12\n\ntimeout_ms\x18\x01 \x01(\x03\"$\n\rSleepResponse\x12\x13\n\x0b\x66reed_bytes\x18\x01 \x01(\x04\"\r\n\x0bWakeRequest\"\x0e\n\x0cWakeResponse*\xaa\x01\n\nSleepState\x12\x1b\n\x17SLEEP_STATE_UNSPECIFIED\x10\x00\x12\x1e\n\x1aSLEEP_STATE_FALLING_ASLEEP\x10\x01\x12\x16\n\x12SLEEP_STATE_ASLEEP\x10\x02\x12\x16\n\x12SLEEP_STATE_WAKING\x10\x03\x12\x16\n\x12SLEEP_STATE_FAILED\x10\x04\x12\x17\n\x13SLEEP_STATE_STANDBY\x10\x05\x32\xcf\x03\n\rWorkerService\x12_\n\x0bWatchStatus\x12).stratos.api.worker.v1.WatchStatusRequest\x1a#.stratos.api.worker.v1.WorkerStatus0\x01\x12R\n\x05\x44rain\x12#.stratos.api.worker.v1.DrainRequest\x1a$.stratos.api.worker.v1.DrainResponse\x12\x64\n\x0bWaitDrained\x12).stratos.api.worker.v1.WaitDrainedRequest\x1a*.stratos.api.worker.v1.WaitDrainedResponse\x12R\n\x05Sleep\x12#.stratos.api.worker.v1.SleepRequest\x1a$.stratos.api.worker.v1.SleepResponse\x12O\n\x04Wake\x12\".stratos.api.worker.v1.WakeRequest\x1a#.stratos.api.worker.v1.WakeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"stratos/api/worker/v1/worker.proto\x12\x15stratos.api.worker.v1\x1a\"stratos/api/common/v1/common.proto\"9\n\x12WatchStatusRequest\x12\x13\n\x0binterval_ms\x18\x01 \x01(\x03\x12\x0e\n\x06router\x18\x02 \x01(\t\"U\n\x0bServiceMark\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x16\n\x0epriority_class\x18\x02 \x01(\r\x12\r\n\x05start\x18\x03 \x01(\x01\x12\x0f\n\x07\x63ounter\x18\x04 \x01(\x01\"\x89\t\n\x0cWorkerStatus\x12\x30\n\x06worker\x18\x01 \x01(\x0b\x32 .stratos.api.common.v1.WorkerRef\x12\x13\n\x0b\x65ngine_step\x18\x02 \x01(\x03\x12\x14\n\x0cis_computing\x18\x03 \x01(\x08\x12\x32\n\x06\x62locks\x18\x04 \x01(\x0b\x32\".stratos.api.common.v1.BlockLedger\x12\x35\n\x07staging\x18\x05 \x01(\x0b\x32$.stratos.api.common.v1.StagingLedger\x12\x13\n\x0bnum_waiting\x18\x06 \x01(\x03\x12\x13\n\x0bnum_running\x18\x07 \x01(\x03\x12\x19\n\x11num_queued_tokens\x18\x08 \x01(\x03\x12\x14\n\x0cnum_handoffs\x18\t \x01(\x03\x12\x13\n\x0bnum_orphans\x18\n \x01(\x03\x12\x13\n\x0bis_draining\x18\x0b \x01(\x08\x12\x18\n\x10not_ready_reason\x18\x0c \x01(\t\x12\x33\n\x08identity\x18\r \x01(\x0b\x32!.stratos.api.common.v1.KvIdentity\x12 \n\x18resident_adapter_digests\x18\x0e \x03(\t\x12\x12\n\nblock_size\x18\x0f \x01(\r\x12\x14\n\x0cmax_num_seqs\x18\x10 \x01(\r\x12\x14\n\x0cslow_step_ms\x18\x11 \x01(\r\x12\x0f\n\x07version\x18\x12 \x01(\x04\x12\x1b\n\x13num_promised_blocks\x18\x13 \x01(\r\x12\x19\n\x11p90_output_tokens\x18\x14 \x01(\r\x12\x1c\n\x14num_free_batch_slots\x18\x15 \x01(\r\x12\x1e\n\x16num_free_adapter_slots\x18\x16 \x01(\r\x12L\n\rtenant_tokens\x18\x17 \x03(\x0b\x32\x35.stratos.api.worker.v1.WorkerStatus.TenantTokensEntry\x12\x10\n\x08\x66\x65\x61tures\x18\x18 \x03(\t\x12\x18\n\x10protocol_version\x18\x19 \x01(\r\x12\x0f\n\x07ttft_ms\x18\x1a \x01(\x02\x12\x0e\n\x06itl_ms\x18\x1b \x01(\x02\x12\x0c\n\x04zone\x18\x1c \x01(\t\x12\x14\n\x0ckv_watermark\x18\x1d \x01(\x01\x12\x13\n\x0bnum_routers\x18\x1e \x01(\r\x12\x17\n\x0fplacing_routers\x18\x1f \x03(\t\x12\x0c\n\x04pool\x18  \x01(\t\x12\x39\n\rservice_marks\x18! \x03(\x0b\x32\".stratos.api.worker.v1.ServiceMark\x12\x0e\n\x06region\x18\" \x01(\t\x12\x17\n\x0fhost_load_ratio\x18# \x01(\x02\x12\x17\n\x0f\x64isk_load_ratio\x18$ \x01(\x02\x12\x36\n\x0bsleep_state\x18% \x01(\x0e\x32!.stratos.api.worker.v1.SleepState\x12\x0f\n\x07is_spot\x18& \x01(\x08\x1a\x33\n\x11TenantTokensEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\"\n\x0c\x44rainRequest\x12\x12\n\ntimeout_ms\x18\x01 \x01(\x03\"#\n\rDrainResponseJ\x04\x08\x01\x10\x02R\x0cnum_requests\"\x14\n\x12WaitDrainedRequest\"t\n\x13WaitDrainedResponse\x12\x17\n\x0fnum_handed_back\x18\x01 \x01(\r\x12\x13\n\x0bnum_offered\x18\x02 \x01(\r\x12\x13\n\x0bnum_fetched\x18\x03 \x01(\r\x12\x1a\n\x12num_fetched_tokens\x18\x04 \x01(\x04\"\"\n\x0cSleepRequest\x12\x12\n\ntimeout_ms\x18\x01 \x01(\x03\"$\n\rSleepResponse\x12\x13\n\x0b\x66reed_bytes\x18\x01 \x01(\x04\"\r\n\x0bWakeRequest\"\x0e\n\x0cWakeResponse*\xaa\x01\n\nSleepState\x12\x1b\n\x17SLEEP_STATE_UNSPECIFIED\x10\x00\x12\x1e\n\x1aSLEEP_STATE_FALLING_ASLEEP\x10\x01\x12\x16\n\x12SLEEP_STATE_ASLEEP\x10\x02\x12\x16\n\x12SLEEP_STATE_WAKING\x10\x03\x12\x16\n\x12SLEEP_STATE_FAILED\x10\x04\x12\x17\n\x13SLEEP_STATE_STANDBY\x10\x05\x32\xcf\x03\n\rWorkerService\x12_\n\x0bWatchStatus\x12).stratos.api.worker.v1.WatchStatusRequest\x1a#.stratos.api.worker.v1.WorkerStatus0\x01\x12R\n\x05\x44rain\x12#.stratos.api.worker.v1.DrainRequest\x1a$.stratos.api.worker.v1.DrainResponse\x12\x64\n\x0bWaitDrained\x12).stratos.api.worker.v1.WaitDrainedRequest\x1a*.stratos.api.worker.v1.WaitDrainedResponse\x12R\n\x05Sleep\x12#.stratos.api.worker.v1.SleepRequest\x1a$.stratos.api.worker.v1.SleepResponse\x12O\n\x04Wake\x12\".stratos.api.worker.v1.WakeRequest\x1a#.stratos.api.worker.v1.WakeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,32 +34,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_WORKERSTATUS_TENANTTOKENSENTRY']._loaded_options = None
   _globals['_WORKERSTATUS_TENANTTOKENSENTRY']._serialized_options = b'8\001'
-  _globals['_SLEEPSTATE']._serialized_start=1709
-  _globals['_SLEEPSTATE']._serialized_end=1879
+  _globals['_SLEEPSTATE']._serialized_start=1726
+  _globals['_SLEEPSTATE']._serialized_end=1896
   _globals['_WATCHSTATUSREQUEST']._serialized_start=97
   _globals['_WATCHSTATUSREQUEST']._serialized_end=154
   _globals['_SERVICEMARK']._serialized_start=156
   _globals['_SERVICEMARK']._serialized_end=241
   _globals['_WORKERSTATUS']._serialized_start=244
-  _globals['_WORKERSTATUS']._serialized_end=1388
-  _globals['_WORKERSTATUS_TENANTTOKENSENTRY']._serialized_start=1337
-  _globals['_WORKERSTATUS_TENANTTOKENSENTRY']._serialized_end=1388
-  _globals['_DRAINREQUEST']._serialized_start=1390
-  _globals['_DRAINREQUEST']._serialized_end=1424
-  _globals['_DRAINRESPONSE']._serialized_start=1426
-  _globals['_DRAINRESPONSE']._serialized_end=1461
-  _globals['_WAITDRAINEDREQUEST']._serialized_start=1463
-  _globals['_WAITDRAINEDREQUEST']._serialized_end=1483
-  _globals['_WAITDRAINEDRESPONSE']._serialized_start=1485
-  _globals['_WAITDRAINEDRESPONSE']._serialized_end=1601
-  _globals['_SLEEPREQUEST']._serialized_start=1603
-  _globals['_SLEEPREQUEST']._serialized_end=1637
-  _globals['_SLEEPRESPONSE']._serialized_start=1639
-  _globals['_SLEEPRESPONSE']._serialized_end=1675
-  _globals['_WAKEREQUEST']._serialized_start=1677
-  _globals['_WAKEREQUEST']._serialized_end=1690
-  _globals['_WAKERESPONSE']._serialized_start=1692
-  _globals['_WAKERESPONSE']._serialized_end=1706
-  _globals['_WORKERSERVICE']._serialized_start=1882
-  _globals['_WORKERSERVICE']._serialized_end=2345
+  _globals['_WORKERSTATUS']._serialized_end=1405
+  _globals['_WORKERSTATUS_TENANTTOKENSENTRY']._serialized_start=1354
+  _globals['_WORKERSTATUS_TENANTTOKENSENTRY']._serialized_end=1405
+  _globals['_DRAINREQUEST']._serialized_start=1407
+  _globals['_DRAINREQUEST']._serialized_end=1441
+  _globals['_DRAINRESPONSE']._serialized_start=1443
+  _globals['_DRAINRESPONSE']._serialized_end=1478
+  _globals['_WAITDRAINEDREQUEST']._serialized_start=1480
+  _globals['_WAITDRAINEDREQUEST']._serialized_end=1500
+  _globals['_WAITDRAINEDRESPONSE']._serialized_start=1502
+  _globals['_WAITDRAINEDRESPONSE']._serialized_end=1618
+  _globals['_SLEEPREQUEST']._serialized_start=1620
+  _globals['_SLEEPREQUEST']._serialized_end=1654
+  _globals['_SLEEPRESPONSE']._serialized_start=1656
+  _globals['_SLEEPRESPONSE']._serialized_end=1692
+  _globals['_WAKEREQUEST']._serialized_start=1694
+  _globals['_WAKEREQUEST']._serialized_end=1707
+  _globals['_WAKERESPONSE']._serialized_start=1709
+  _globals['_WAKERESPONSE']._serialized_end=1723
+  _globals['_WORKERSERVICE']._serialized_start=1899
+  _globals['_WORKERSERVICE']._serialized_end=2362
 # @@protoc_insertion_point(module_scope)
