@@ -2,10 +2,12 @@
 
 A row that is paused keeps its blocks and its place in the batch; only its token comes later, and it is the same one.
 
-    when      a prompt above the lowest class computes, or waits while a batch slot is free
+    when      a prompt above the lowest class computes, be it the last token before its first output, or waits while a
+              batch slot is free
     who       streams of the lowest class, by the class that they came with
-    how long  ``max_passed_steps`` steps in a row, then they run in one
-    else      where no prompt above gets a token in the step, for want of blocks or a grant, they run as always
+    how long  ``max_passed_steps`` steps in a row, then they run before all prompts in one
+    else      where no prompt above gets a token in the step, for want of blocks or a grant, they get what prompts of
+              their class leave; a row that finds nothing left has been paused
 
 The next prompt above waits for the step under way.  So while such requests come, and ``_RECENT_S`` after the last one,
 prompts of the lowest class are cut so that a step takes ``batch_step_ms``, beside prompts above and without them.
@@ -45,7 +47,7 @@ class BatchPauses:
         above, has_waiting = [s for s in running if _is_above(s)], any(map(_is_above, waiting))
         if above or has_waiting:
             self._last_above_s = now
-        has_prompt = has_waiting or any(s.remaining > 1 for s in above)
+        has_prompt = has_waiting or any(map(_computes_prompt, above))
         self._is_due = has_prompt and self._num_in_row < self._max_passed
         self._cuts = self._batch_step_s > 0 and now - self._last_above_s <= _RECENT_S
 
@@ -68,13 +70,21 @@ class BatchPauses:
                 left -= result[sequence]
         return {sequence: count for sequence, count in result.items() if count > 0}
 
-    def has_won(self, given: Iterable[Sequence]) -> bool:
+    def has_won(self, scheduled: Iterable[tuple[Sequence, int]]) -> bool:
         """A prompt above is among those that got tokens, so what was split off is paused in this step."""
-        return any(map(_is_above, given))
+        return any(_is_above(sequence) and _computes_prompt(sequence) for sequence, _ in scheduled)
 
-    def note(self, *, is_paused: bool) -> None:
-        """Take note of the step: some streams were left out, or none."""
+    def note(self, paused: list[Sequence], scheduled: Iterable[tuple[Sequence, int]]) -> None:
+        """Take note of the step: some of the streams that were split off do not run in it, or all do."""
+        is_paused = bool(paused) and not {sequence for sequence, _ in scheduled}.issuperset(paused)
         self._num_in_row = self._num_in_row + 1 if is_paused else 0
+
+
+def _computes_prompt(sequence: Sequence) -> bool:
+    """A token of its prompt is due; that of a request that was handed off, or cached, may be the last one alone."""
+    if sequence.remaining != 1 or sequence.request is None:
+        return sequence.remaining > 0
+    return sequence.num_output == 0 and not sequence.num_unknown
 
 
 def _is_above(sequence: Sequence) -> bool:

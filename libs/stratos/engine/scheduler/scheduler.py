@@ -195,22 +195,20 @@ class Scheduler:
                 self._admit(decision, budget, now, *self._find_next(decision, budget, now))
         waits = {*paused, *decision.held}
         prompts = [s for s in self.running if s not in waits] if len(self.running) > num_streams else []
-        given = self._divide(prompts, decision, budget, now)
-        is_paused = bool(paused) and self._pauses.has_won(given)
-        if paused and not is_paused:
+        self._divide(prompts, decision, budget, now)
+        if paused and not self._pauses.has_won(decision.scheduled):
             self._serve(paused, decision, budget, now)
-        self._pauses.note(is_paused=is_paused)
+        self._pauses.note(paused, decision.scheduled)
 
-    def _divide(self, prompts: list[Sequence], decision: StepDecision, budget: StepBudget, now: float) -> set[Sequence]:
-        """Divide the rest of the step among prompts; returns those that got some."""
+    def _divide(self, prompts: list[Sequence], decision: StepDecision, budget: StepBudget, now: float) -> None:
+        """Divide the rest of the step among prompts."""
         claims = self._claims(prompts, decision, now)
         if not claims or not (room := budget.room_for(claims[0].sequence)):
-            return set()
+            return
         counts = self._pauses.cut(self._shares.divide(claims, room), claims[0].sequence, budget)
         self._serve([claim.sequence for claim in claims], decision, budget, now, counts)
         given = {sequence: count for sequence, count in decision.scheduled if sequence in counts}
         self._shares.note(claims, given)
-        return set(given)
 
     def _claims(self, sequences: Iterable[Sequence], decision: StepDecision, now: float) -> list[PromptClaim]:
         """Prompts among ``sequences`` that the step could compute, in the order of service."""
