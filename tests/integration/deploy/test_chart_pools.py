@@ -72,6 +72,20 @@ def test_a_model_has_pools_of_labelled_workers_beside_its_main_ones() -> None:
     assert {pool.deployment for pool in scaled} == {"demo-decode-base", "demo-prefill-base"}, "others have fixed sizes"
 
 
+def test_a_pool_of_spot_workers_says_so_of_itself_alone() -> None:
+    spot = {"replicas": 4, "config": {"isSpot": True}, "scheduling": {"nodeSelector": {"capacity": "spot"}}}
+    found = checked(
+        {"models": [{"name": "base", "source": {"claim": {"name": "base"}}, "pools": {"spot": {"decode": spot}}}]}
+    )
+    names = [name for name in kinds(found, "Deployment") if "decode" in name or "prefill" in name]
+    told = {name: variables(container(found, name)).get("STRATOS_DECODE_WORKER_IS_SPOT") for name in names}
+    assert {name for name, value in told.items() if value} == {"demo-decode-base-spot"}
+    assert told["demo-decode-base-spot"] == "true"
+    assert one(found, "Deployment", "demo-decode-base-spot")["spec"]["template"]["spec"]["nodeSelector"] == {
+        "capacity": "spot"
+    }
+
+
 @pytest.mark.parametrize(
     ("models", "message"),
     [
