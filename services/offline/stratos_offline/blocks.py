@@ -5,6 +5,7 @@
     tries/KEY-N    an engine began it for the N-th time
 
 A key is a digest of the job and of the block's lines.  So another file, model or option never finds a foreign result.
+Objects begin with a digest of the rest: a checkpoint that was cut short or altered is none.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ BLOCK_BYTES = 4 * 1024 * 1024
 MAX_TRIES = 4
 """Engines that one block may end."""
 _PART_BYTES = 8 * 1024 * 1024
-_HEAD_BYTES = 100
 Row = tuple[int, bool, str]
 """Number of a line, whether it was answered without an error, and its line of results."""
 
@@ -93,15 +93,21 @@ class BlockStore:
         """Keep what a block has to compute; an engine that has begun it before counts no more."""
         for place in range(MAX_TRIES):
             await self._store.delete(f"tries/{task.key}-{place}")
-        await self._store.put(f"blocks/{task.key}", content)
+        await self._store.put(f"blocks/{task.key}", _sealed(content))
 
     async def lines(self, task: BlockTask) -> list[tuple[int, dict[str, Any]]]:
-        """Numbered lines of a block; raises ``DependencyDown`` where this store is not the driver's."""
+        """Numbered lines of a block.
+
+        Raises:
+            DependencyDown: they are damaged, or this store is not the driver's.
+        """
         try:
-            content = await self._read(f"blocks/{task.key}")
+            content = _opened(await self._read(f"blocks/{task.key}"))
         except NotFound as error:
             text = "the block is not in the store of this engine: all nodes must reach the store of the driver"
             raise DependencyDown(text) from error
+        if content is None:
+            raise DependencyDown("a block in the store is damaged; the same command begins it again")
         rows = (row.partition(b"\t") for row in content.split(b"\n"))
         return [(int(number), orjson.loads(line)) for number, _, line in rows]
 
@@ -121,21 +127,25 @@ class BlockStore:
         """Keep the result of a block, all of it or nothing."""
         report = BlockReport(key=task.key, num_lines=len(rows), num_failed=sum(not row[1] for row in rows))
         head = orjson.dumps([report.num_lines, report.num_failed])
-        await self._store.put(f"results/{task.key}", b"\n".join([head, *map(orjson.dumps, rows)]))
+        await self._store.put(f"results/{task.key}", _sealed(b"\n".join([head, *map(orjson.dumps, rows)])))
         return report
 
     async def find(self, task: BlockTask) -> BlockReport | None:
-        """Counts of a block that is computed; ``None`` of one that is not."""
+        """Counts of a block that is computed; ``None`` of one that is not, or whose checkpoint is damaged."""
         try:
-            head = await self._store.read(f"results/{task.key}", 0, _HEAD_BYTES)
+            content = _opened(await self._read(f"results/{task.key}"))
         except NotFound:
             return None
-        num_lines, num_failed = orjson.loads(head.partition(b"\n")[0])
+        if content is None:
+            return None
+        num_lines, num_failed = orjson.loads(content.partition(b"\n")[0])
         return BlockReport(key=task.key, num_lines=num_lines, num_failed=num_failed, was_there=True)
 
     async def rows(self, task: BlockTask) -> list[Row]:
-        """Result of a block that is computed."""
-        content = await self._read(f"results/{task.key}")
+        """Result of a block that is computed; raises ``DependencyDown`` where its checkpoint is damaged."""
+        content = _opened(await self._read(f"results/{task.key}"))
+        if content is None:
+            raise DependencyDown("a checkpoint in the store is damaged; the same command computes it again")
         return [(row[0], row[1], row[2]) for row in map(orjson.loads, content.split(b"\n")[1:])]
 
     async def drop(self, task: BlockTask) -> None:
@@ -160,3 +170,12 @@ class BlockStore:
             if len(part) < _PART_BYTES:
                 break
         return b"".join(parts)
+
+
+def _sealed(body: bytes) -> bytes:
+    return digest_of(body).encode() + b"\n" + body
+
+
+def _opened(content: bytes) -> bytes | None:
+    digest, _, body = content.partition(b"\n")
+    return body if digest == digest_of(body).encode() else None

@@ -12,6 +12,8 @@ from stratos.common.errors import BadRequest
 from stratos.store.settings import ObjectStoreConfig
 
 MAX_ENGINES = 1024
+STORE_ATTEMPTS = 6
+"""Tries of a request of a store in S3: a short outage does not end a night's work."""
 ECHO = "echo"
 """Engine that computes nothing, to measure what is around engines."""
 
@@ -111,6 +113,7 @@ class JobOptions:
         for name, value, least, most in (
             ("--engines", self.max_engines, 1, MAX_ENGINES),
             ("--min-engines", self.min_engines, 1, self.max_engines),
+            ("--max-input-tokens", self.engine.max_input_tokens, 1, 10_000_000),
             ("--block-lines", self.block_lines, 1, 100_000),
             ("--threads", self.engine.threads, 1, 1024),
             ("--lines-at-once", self.engine.lines_at_once, 1, 4096),
