@@ -10,6 +10,7 @@ Objects begin with a digest of the rest: a checkpoint that was cut short or alte
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -26,6 +27,7 @@ BLOCK_BYTES = 4 * 1024 * 1024
 MAX_TRIES = 4
 """Engines that one block may end."""
 _PART_BYTES = 8 * 1024 * 1024
+_DELETES_AT_ONCE = 16
 Row = tuple[int, bool, str]
 """Number of a line, whether it was answered without an error, and its line of results."""
 
@@ -90,9 +92,7 @@ class BlockStore:
         self._store = store
 
     async def put_lines(self, task: BlockTask, content: bytes) -> None:
-        """Keep what a block has to compute; an engine that has begun it before counts no more."""
-        for place in range(MAX_TRIES):
-            await self._store.delete(f"tries/{task.key}-{place}")
+        """Keep what a block has to compute."""
         await self._store.put(f"blocks/{task.key}", _sealed(content))
 
     async def lines(self, task: BlockTask) -> list[tuple[int, dict[str, Any]]]:
@@ -148,12 +148,23 @@ class BlockStore:
             raise DependencyDown("a checkpoint in the store is damaged; the same command computes it again")
         return [(row[0], row[1], row[2]) for row in map(orjson.loads, content.split(b"\n")[1:])]
 
-    async def drop(self, task: BlockTask) -> None:
-        """Forget a block whose lines are in the files of results."""
-        for kind in ("blocks", "results"):
-            await self._store.delete(f"{kind}/{task.key}")
-        for place in range(MAX_TRIES):
-            await self._store.delete(f"tries/{task.key}-{place}")
+    async def kept(self) -> set[str]:
+        """Keys of blocks that have a result, damaged or not."""
+        return {info.key.removeprefix("results/") for info in await self._store.list_all("results")}
+
+    async def forget_tries(self) -> None:
+        """Engines that began blocks before count no more."""
+        await self._drop_all("tries")
+
+    async def drop(self) -> None:
+        """Forget all blocks: their lines are in the files of results."""
+        for folder in ("tries", "blocks", "results"):
+            await self._drop_all(folder)
+
+    async def _drop_all(self, folder: str) -> None:
+        keys = [info.key for info in await self._store.list_all(folder)]
+        for begin in range(0, len(keys), _DELETES_AT_ONCE):
+            await asyncio.gather(*map(self._store.delete, keys[begin : begin + _DELETES_AT_ONCE]))
 
     async def _has(self, key: str) -> bool:
         try:

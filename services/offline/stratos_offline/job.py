@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -88,14 +89,15 @@ class Job:
         progress = JobProgress(len(file), 0)
         ask = EngineAsk(engine=self.options.engine, identity=identity, store=self.options.store(job))
         if is_done:
-            progress.num_done = len(file)
+            progress.num_done, progress.num_failed = len(file), self._facts().get("num_failed", 0)
         else:
             tasks, left = asyncio.run(self._stage(file, ask, job, progress))
             self._compute(ask, file.endpoint, left, progress)
             asyncio.run(self._write(ask, tasks, ResultFiles(self._out, len(file), file.num_bytes)))
-            self._keep_facts({**self._facts(), "is_done": True, "has_blocks": True})
+            found = {"is_done": True, "num_failed": progress.num_failed, "has_blocks": True}
+            self._keep_facts({**self._facts(), **found})
         if self._facts().get("has_blocks"):  # also those that a run left which ended here
-            asyncio.run(self._drop(ask, [task for task, _ in self._cut(file, job)]))
+            asyncio.run(self._drop(ask, job))
             self._keep_facts({**self._facts(), "has_blocks": False})
         progress.is_over = True
         self.show(progress)
@@ -167,9 +169,12 @@ class Job:
         async with opened_store(ask.store, num_attempts=STORE_ATTEMPTS) as objects:
             store = BlockStore(objects)
             await objects.put("job", json.dumps({"name": ask.identity.name}).encode())
-            for task, content in self._cut(file, job):
+            await store.forget_tries()
+            kept, num = await store.kept(), int(self._facts()["block_lines"])
+            # Blocks are those of the first run, whatever this one is asked.
+            for task, content in cut(file, prefix_order(file.keys), job, num):
                 tasks.append(task)
-                if (report := await store.find(task)) is not None:
+                if task.key in kept and (report := await store.find(task)) is not None:
                     progress.note(report)
                 else:
                     await store.put_lines(task, content)
@@ -177,10 +182,6 @@ class Job:
         file.check_unchanged()
         progress.num_blocks = len(tasks)
         return tasks, left
-
-    def _cut(self, file: LineFile, job: str) -> Iterator[tuple[BlockTask, bytes]]:
-        num = int(self._facts()["block_lines"])  # blocks of the first run, whatever this one is asked
-        return cut(file, prefix_order(file.keys), job, num)
 
     def _compute(self, ask: EngineAsk, endpoint: str, left: list[BlockTask], progress: JobProgress) -> None:
         self.show(progress)
@@ -200,8 +201,10 @@ class Job:
 
             await files.write(rows())
 
-    async def _drop(self, ask: EngineAsk, tasks: list[BlockTask]) -> None:
+    async def _drop(self, ask: EngineAsk, job: str) -> None:
+        if not self.options.store_url:
+            # With what killed processes left half written.
+            return shutil.rmtree(self.options.own_store(job), ignore_errors=True)
         async with opened_store(ask.store, num_attempts=STORE_ATTEMPTS) as objects:
-            for task in tasks:
-                await BlockStore(objects).drop(task)
+            await BlockStore(objects).drop()
             await objects.delete("job")

@@ -141,11 +141,12 @@ class JobOptions:
         Args:
             job: digest of what decides results.
         """
-        url = f"{self.store_url.rstrip('/')}/offline-{job[:16]}" if self.store_url else self._own_store(job)
+        url = f"{self.store_url.rstrip('/')}/offline-{job[:16]}" if self.store_url else self.own_store(job).as_uri()
         return ObjectStoreConfig(url=url, s3_endpoint_url=self.s3_endpoint, timeout_s=30.0)
 
-    def _own_store(self, job: str) -> str:
-        return (Path(self.out).resolve() / f"blocks-{job[:16]}").as_uri()
+    def own_store(self, job: str) -> Path:
+        """Folder of a job's blocks where no store is named."""
+        return Path(self.out).resolve() / f"blocks-{job[:16]}"
 
 
 def digest_of(*parts: str | bytes) -> str:

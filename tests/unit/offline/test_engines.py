@@ -18,9 +18,18 @@ from stratos_offline.blocks import BlockStore, BlockTask, Row
 from stratos_offline.engines import worker
 from stratos_offline.engines.block_worker import BlockWorker
 from stratos_offline.engines.contract import LineEngine, NumberedLine
+from stratos_offline.engines.whole import gateway_settings
 from stratos_offline.engines.worker import running_worker
 from stratos_offline.options import EngineAsk, EngineOptions, LineIdentity
 from tests.support.worlds.offline_job import ScriptedEngine, job_options
+
+
+def test_no_line_has_the_deadline_of_a_client() -> None:
+    """Prompts and answers may be long, and a line that waits for others has not failed."""
+    settings = gateway_settings(EngineOptions(model_path="/m", engine="fake"))
+    day_s = 24 * 3600.0
+    assert min(settings.http.max_deadline_s, settings.http.max_answer_s) > day_s
+    assert min(settings.requests.placement_timeout_s, settings.requests.embedding_timeout_s) > day_s
 
 
 class EndingLifecycle:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from stratos.common.errors import BadRequest, DependencyDown, ModelNotFound, Overloaded
+from stratos.store.local_store import LocalStore
 from stratos_offline import __main__ as driver
 from stratos_offline.blocks import MAX_TRIES, BlockStore, BlockTask, Row
 from stratos_offline.engines.contract import NumberedLine
@@ -175,23 +176,36 @@ def test_checkpoints_that_were_damaged_are_computed_again(tmp_path: Path) -> Non
 def test_a_store_that_fails_at_the_end_has_nothing_computed_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = job_options(write_lines(tmp_path / "in.jsonl", PROMPTS), tmp_path / "out", block_lines=9)
-    drop, dropped = BlockStore.drop, list[str]()
+    prompts, url = ["bad", *PROMPTS], (tmp_path / "store").as_uri()
+    options = job_options(write_lines(tmp_path / "in.jsonl", prompts), tmp_path / "out", block_lines=9, store_url=url)
+    delete, dropped = LocalStore.delete, list[str]()
 
-    async def fail_at_third(store: BlockStore, task: BlockTask) -> None:
-        dropped.append(task.key)
+    async def fail_at_third(store: LocalStore, key: str) -> None:
+        dropped.append(key)
         if len(dropped) == 3:
             raise DependencyDown("the store goes")
-        await drop(store, task)
+        await delete(store, key)
 
-    monkeypatch.setattr(BlockStore, "drop", fail_at_third)
+    monkeypatch.setattr(LocalStore, "delete", fail_at_third)
     with pytest.raises(DependencyDown):
         run_scripted(options, ScriptedEngine())
     assert len(rows_of(tmp_path / "out" / "output.jsonl")) == len(PROMPTS)
     again = ScriptedEngine()
-    assert run_scripted(options, again).is_over
-    assert again.answered == []
-    assert list((tmp_path / "out").glob("blocks-*/*/*")) == []
+    progress = run_scripted(options, again)
+    assert (again.answered, progress.num_done, progress.num_failed) == ([], len(prompts), 1)
+    assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
+
+
+def test_what_a_killed_process_left_half_written_goes_with_the_blocks(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = job_options(write_lines(tmp_path / "in.jsonl", PROMPTS), out, block_lines=9)
+
+    def leave(lines: Sequence[NumberedLine]) -> None:
+        [folder] = out.glob("blocks-*")
+        (folder / "blocks" / ".k.0.part").write_bytes(b"half")
+
+    run_scripted(options, ScriptedEngine(before=leave))
+    assert sorted(path.name for path in out.iterdir()) == [".lock", "errors.jsonl", "job.json", "output.jsonl"]
 
 
 def test_a_file_that_changes_while_it_is_cut_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
