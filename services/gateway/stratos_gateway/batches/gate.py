@@ -2,7 +2,8 @@
 
 Which one is next: lines of all slices wait together, and places go through them by their keys, in sweeps.  Keys of
 lines that begin alike are neighbours, so workers find in their caches what such lines share.  A line whose key the
-sweep has passed waits for the next one; so a sweep has an end, and no line waits for ever.
+sweep has passed waits for the next one, and so does one that comes after ``_MOST_JOINING`` others have joined the sweep
+under way.  So a sweep has an end, whatever keys a tenant's lines have, and no line waits for ever.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from stratos_gateway.metrics import GatewayMetrics
 _FIRST = 4.0
 _PAUSE_S = 1.0
 """After one halving, before the next: refusals of one moment count once."""
+_MOST_JOINING = 512
+"""More than join a sweep where all slices that a gateway takes have lines with keys of all kinds."""
 _Waiting = tuple[int, bytes, int, asyncio.Future[None]]
 """Sweep and key of a line, a number that no other has, and the end of its wait."""
 
@@ -41,6 +44,8 @@ class LineGate:
         self._waiting: list[_Waiting] = []
         self._sweep, self._last_key = 0, b""
         """Of the line that got the last place."""
+        self._num_joined = 0
+        """Lines that came while this sweep was under way and wait in it."""
         self._halved_s = float("-inf")
 
     @property
@@ -59,7 +64,9 @@ class LineGate:
 
     async def _take(self, key: bytes) -> None:
         self._num_asked += 1
-        sweep = self._sweep + (key <= self._last_key)
+        joins = key > self._last_key and self._num_joined < _MOST_JOINING
+        self._num_joined += joins
+        sweep = self._sweep + (not joins)
         begins = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (sweep, key, self._num_asked, begins))
         self._admit()
@@ -78,6 +85,7 @@ class LineGate:
         while self._waiting and self._num_running < self.limit:
             sweep, key, _, begins = heapq.heappop(self._waiting)
             if not begins.done():
+                self._num_joined = self._num_joined if sweep == self._sweep else 0
                 self._sweep, self._last_key = sweep, key
                 self._num_running += 1
                 begins.set_result(None)
