@@ -4,6 +4,9 @@ Which one is next: lines of all slices wait together, and places go through them
 lines that begin alike are neighbours, so workers find in their caches what such lines share.  A line whose key the
 sweep has passed waits for the next one, and so does one that comes after ``_MOST_JOINING`` others have joined the sweep
 under way.  So a sweep has an end, whatever keys a tenant's lines have, and no line waits for ever.
+
+When: lines that begin together take the event loop together, at each of their turns, from requests that clients wait
+for.  So one begins ``pace_s`` after another, later where the loop is behind, yet within ``_MOST_HELD_S``.
 """
 
 from __future__ import annotations
@@ -19,6 +22,10 @@ from stratos_gateway.metrics import GatewayMetrics
 _FIRST = 4.0
 _PAUSE_S = 1.0
 """After one halving, before the next: refusals of one moment count once."""
+_LATE_S = 0.004
+"""A timer of the event loop that comes later than this tells of work that waits."""
+_MOST_HELD_S = 0.25
+"""A busy loop holds a line up for so long at most."""
 _MOST_JOINING = 512
 """More than join a sweep where all slices that a gateway takes have lines with keys of all kinds."""
 _Waiting = tuple[int, bytes, int, asyncio.Future[None]]
@@ -32,9 +39,10 @@ class LineGate:
         most: lines at a time.
         clock: monotonic.
         metrics: count lines.
+        pace_s: between beginnings of two lines; 0 lets them begin together.
     """
 
-    def __init__(self, most: int, clock: Clock, metrics: GatewayMetrics) -> None:
+    def __init__(self, most: int, clock: Clock, metrics: GatewayMetrics, pace_s: float = 0.0) -> None:
         self._lines = metrics.batch_lines
         self._most = float(most)
         self._clock = clock
@@ -47,6 +55,9 @@ class LineGate:
         self._num_joined = 0
         """Lines that came while this sweep was under way and wait in it."""
         self._halved_s = float("-inf")
+        self._pace_s = pace_s
+        self._next: asyncio.TimerHandle | None = None
+        """When lines may begin again, where the last one has just begun."""
 
     @property
     def limit(self) -> int:
@@ -82,13 +93,28 @@ class LineGate:
         self._admit()
 
     def _admit(self) -> None:
-        while self._waiting and self._num_running < self.limit:
+        while self._next is None and self._waiting and self._num_running < self.limit:
             sweep, key, _, begins = heapq.heappop(self._waiting)
             if not begins.done():
                 self._num_joined = self._num_joined if sweep == self._sweep else 0
                 self._sweep, self._last_key = sweep, key
                 self._num_running += 1
                 begins.set_result(None)
+                if self._pace_s:
+                    now = asyncio.get_running_loop().time()
+                    self._pause(now, now + _MOST_HELD_S)
+
+    def _pause(self, now: float, ends_s: float) -> None:
+        due_s = now + self._pace_s
+        self._next = asyncio.get_running_loop().call_at(due_s, self._look, due_s, ends_s)
+
+    def _look(self, due_s: float, ends_s: float) -> None:
+        """Go on where the loop is not behind, or was for long enough."""
+        now, self._next = asyncio.get_running_loop().time(), None
+        if now - due_s > _LATE_S and now < ends_s:
+            self._pause(now, ends_s)
+        else:
+            self._admit()
 
     def note_answer(self, *, is_ok: bool = True) -> None:
         """A line was answered."""

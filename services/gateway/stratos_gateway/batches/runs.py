@@ -70,7 +70,7 @@ class BatchRuns:
         self._calls = calls
         self._config = config
         self._kept_s = kept_s
-        self._gate = LineGate(max(1, config.running), clock, metrics)
+        self._gate = LineGate(max(1, config.running), clock, metrics, config.pace_s)
         self._looks: dict[str, int] = {}
         """Number of the last look at a batch of each tenant that has one."""
         self._num_looks = 0
