@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from stratos.common.clock import Clock
+from stratos_gateway.batches.courtesy import Courtesy
 from stratos_gateway.metrics import GatewayMetrics
 
 _FIRST = 4.0
@@ -40,9 +41,12 @@ class LineGate:
         clock: monotonic.
         metrics: count lines.
         pace_s: between beginnings of two lines; 0 lets them begin together.
+        courtesy: bounds them for the sake of clients.
     """
 
-    def __init__(self, most: int, clock: Clock, metrics: GatewayMetrics, pace_s: float = 0.0) -> None:
+    def __init__(
+        self, most: int, clock: Clock, metrics: GatewayMetrics, pace_s: float = 0.0, courtesy: Courtesy | None = None
+    ) -> None:
         self._lines = metrics.batch_lines
         self._most = float(most)
         self._clock = clock
@@ -56,13 +60,14 @@ class LineGate:
         """Lines that came while this sweep was under way and wait in it."""
         self._halved_s = float("-inf")
         self._pace_s = pace_s
+        self._courtesy = courtesy or Courtesy()
         self._next: asyncio.TimerHandle | None = None
         """When lines may begin again, where the last one has just begun."""
 
     @property
     def limit(self) -> int:
         """Lines that may run now."""
-        return int(self._limit)
+        return int(min(self._limit, self._courtesy.limit))
 
     @asynccontextmanager
     async def place(self, key: bytes = b"") -> AsyncIterator[None]:
@@ -100,6 +105,7 @@ class LineGate:
                 self._sweep, self._last_key = sweep, key
                 self._num_running += 1
                 begins.set_result(None)
+                self._courtesy.watch(lambda: self._num_running, self._admit)
                 if self._pace_s:
                     now = asyncio.get_running_loop().time()
                     self._pause(now, now + _MOST_HELD_S)

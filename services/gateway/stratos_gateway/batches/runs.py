@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -17,6 +18,7 @@ from stratos.common.errors import DependencyDown, NotFound, Retryable, StratosEr
 from stratos.store.sealed.batch_store import FINAL, BatchStore
 from stratos_gateway.access.auth import Recall
 from stratos_gateway.batches.calls import LineCalls
+from stratos_gateway.batches.courtesy import Courtesy
 from stratos_gateway.batches.finals import FinalRun
 from stratos_gateway.batches.gate import LineGate
 from stratos_gateway.batches.settings import BatchesConfig
@@ -48,6 +50,7 @@ class BatchRuns:
         clock: monotonic.
         metrics: show what waits.
         on_backlog: told how many lines wait, and how many of them are due within an hour.
+        client_age_s: since a request above the batch class was open.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class BatchRuns:
         clock: Clock,
         metrics: GatewayMetrics,
         on_backlog: Callable[[int, int], None] = lambda num_lines, num_due: None,
+        client_age_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._metrics = metrics
         self._on_backlog = on_backlog
@@ -70,7 +74,9 @@ class BatchRuns:
         self._calls = calls
         self._config = config
         self._kept_s = kept_s
-        self._gate = LineGate(max(1, config.running), clock, metrics, config.pace_s)
+        self._gate = LineGate(
+            max(1, config.running), clock, metrics, config.pace_s, Courtesy(client_age_s, config.late_s)
+        )
         self._looks: dict[str, int] = {}
         """Number of the last look at a batch of each tenant that has one."""
         self._num_looks = 0
