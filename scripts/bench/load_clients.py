@@ -2,8 +2,8 @@
 
     python -m scripts.bench.load_clients --guidellm BIN/guidellm --aiperf BIN/aiperf --out x.json
 
-Both others have an environment of their own (``pip install guidellm``, ``pip install aiperf``); one that is not named is
-left out.  The server is a platform of one simulated worker, whose steps take the same time whoever asks.
+Both others have an environment of their own (``pip install guidellm``, ``pip install aiperf``); one that is not named
+is left out.  The server is a platform of one simulated worker, whose steps take the same time whoever asks.
 """
 
 from __future__ import annotations

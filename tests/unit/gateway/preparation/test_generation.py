@@ -233,7 +233,6 @@ async def test_max_tokens_is_kept_up_to_what_the_context_has_left(prepare: Any) 
 @ROUTES
 async def test_the_newer_name_of_max_tokens_wins(prepare: Any) -> None:
     assert (await prepare(max_tokens=7, max_completion_tokens=8)).specs[0].sampling.max_tokens == 8
-    assert (await refusal(prepare, max_tokens=7, max_completion_tokens=0)).param == "max_completion_tokens"
 
 
 async def test_each_prompt_has_the_room_that_it_leaves() -> None:
