@@ -61,6 +61,7 @@ class LineGate:
         self._halved_s = float("-inf")
         self._pace_s = pace_s
         self._courtesy = courtesy or Courtesy()
+        metrics.batch_lines_limit.set_function(lambda: self.limit)
         self._next: asyncio.TimerHandle | None = None
         """When lines may begin again, where the last one has just begun."""
 
