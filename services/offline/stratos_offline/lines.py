@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from array import array
 from contextlib import ExitStack
 from pathlib import Path
@@ -37,6 +38,8 @@ class LineFile:
         self.models: list[str] = []
         self.endpoint = ""
         try:
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise BadRequest(f"{path} is no regular file, and lines are read again by their places", param="file")
             with ExitStack() as stack:
                 self._file = stack.enter_context(path.open("rb"))
                 self._state = self._state_now()

@@ -46,6 +46,7 @@ def driver(options: JobOptions) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_killed_goes_on_from_s3(tmp_path: Path, bucket: tuple[str, Any]) -> None:
     url, client = bucket
     file = write_lines(tmp_path / "in.jsonl", [f"line {number}" for number in range(NUM_LINES)])

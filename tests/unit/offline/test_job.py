@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Sequence
@@ -131,6 +132,13 @@ def test_a_file_is_refused_as_an_upload_is(tmp_path: Path, line: str, text: str)
     with pytest.raises(BadRequest, match=text):
         run_scripted(job_options(file, tmp_path / "out"), ScriptedEngine())
     assert not (tmp_path / "out").exists()
+
+
+def test_a_pipe_and_a_folder_are_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(BadRequest, match="no regular file"):
+            run_scripted(job_options(path, tmp_path / "out"), ScriptedEngine())
 
 
 def test_a_file_that_is_not_there_and_a_foreign_model(tmp_path: Path) -> None:
