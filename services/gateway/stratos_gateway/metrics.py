@@ -223,6 +223,10 @@ class GatewayMetrics(Instruments):
         "Lines of batches that this gateway answered (completed, failed), or was refused for now (deferred).",
         "outcome", zeros=("completed", "failed", "deferred"),
     )
+    batch_lines_limit = gauge(
+        "stratos_batch_lines_limit",
+        "Lines that may run at this gateway now: fewer where workers refuse them, or clients' requests would wait.",
+    )
     batch_lines_waiting = gauge(
         "stratos_batch_lines_waiting", "Lines of open batches that are not answered, of all gateways of the model."
     )

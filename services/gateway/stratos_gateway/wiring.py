@@ -239,6 +239,7 @@ def batch_runs(parts: GatewayParts, calls: LineCalls) -> BatchRuns | None:
         clock,
         parts.metrics,
         parts.recent_load.note_backlog,
+        parts.recent_load.client_age_s,
     )
 
 

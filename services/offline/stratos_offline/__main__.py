@@ -27,6 +27,9 @@ def main() -> int:
     except StratosError as error:
         print(f"\nerror: {error.message}", file=sys.stderr)
         return 1
+    except OSError as error:
+        print(f"\nerror: {error}; what was computed is kept", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("\nwhat was computed is kept; the same command goes on with it", file=sys.stderr)
         return 130

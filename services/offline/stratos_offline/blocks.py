@@ -5,10 +5,12 @@
     tries/KEY-N    an engine began it for the N-th time
 
 A key is a digest of the job and of the block's lines.  So another file, model or option never finds a foreign result.
+Objects begin with a digest of the rest: a checkpoint that was cut short or altered is none.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -25,7 +27,7 @@ BLOCK_BYTES = 4 * 1024 * 1024
 MAX_TRIES = 4
 """Engines that one block may end."""
 _PART_BYTES = 8 * 1024 * 1024
-_HEAD_BYTES = 100
+_DELETES_AT_ONCE = 16
 Row = tuple[int, bool, str]
 """Number of a line, whether it was answered without an error, and its line of results."""
 
@@ -90,18 +92,22 @@ class BlockStore:
         self._store = store
 
     async def put_lines(self, task: BlockTask, content: bytes) -> None:
-        """Keep what a block has to compute; an engine that has begun it before counts no more."""
-        for place in range(MAX_TRIES):
-            await self._store.delete(f"tries/{task.key}-{place}")
-        await self._store.put(f"blocks/{task.key}", content)
+        """Keep what a block has to compute."""
+        await self._store.put(f"blocks/{task.key}", _sealed(content))
 
     async def lines(self, task: BlockTask) -> list[tuple[int, dict[str, Any]]]:
-        """Numbered lines of a block; raises ``DependencyDown`` where this store is not the driver's."""
+        """Numbered lines of a block.
+
+        Raises:
+            DependencyDown: they are damaged, or this store is not the driver's.
+        """
         try:
-            content = await self._read(f"blocks/{task.key}")
+            content = _opened(await self._read(f"blocks/{task.key}"))
         except NotFound as error:
             text = "the block is not in the store of this engine: all nodes must reach the store of the driver"
             raise DependencyDown(text) from error
+        if content is None:
+            raise DependencyDown("a block in the store is damaged; the same command begins it again")
         rows = (row.partition(b"\t") for row in content.split(b"\n"))
         return [(int(number), orjson.loads(line)) for number, _, line in rows]
 
@@ -121,29 +127,44 @@ class BlockStore:
         """Keep the result of a block, all of it or nothing."""
         report = BlockReport(key=task.key, num_lines=len(rows), num_failed=sum(not row[1] for row in rows))
         head = orjson.dumps([report.num_lines, report.num_failed])
-        await self._store.put(f"results/{task.key}", b"\n".join([head, *map(orjson.dumps, rows)]))
+        await self._store.put(f"results/{task.key}", _sealed(b"\n".join([head, *map(orjson.dumps, rows)])))
         return report
 
     async def find(self, task: BlockTask) -> BlockReport | None:
-        """Counts of a block that is computed; ``None`` of one that is not."""
+        """Counts of a block that is computed; ``None`` of one that is not, or whose checkpoint is damaged."""
         try:
-            head = await self._store.read(f"results/{task.key}", 0, _HEAD_BYTES)
+            content = _opened(await self._read(f"results/{task.key}"))
         except NotFound:
             return None
-        num_lines, num_failed = orjson.loads(head.partition(b"\n")[0])
+        if content is None:
+            return None
+        num_lines, num_failed = orjson.loads(content.partition(b"\n")[0])
         return BlockReport(key=task.key, num_lines=num_lines, num_failed=num_failed, was_there=True)
 
     async def rows(self, task: BlockTask) -> list[Row]:
-        """Result of a block that is computed."""
-        content = await self._read(f"results/{task.key}")
+        """Result of a block that is computed; raises ``DependencyDown`` where its checkpoint is damaged."""
+        content = _opened(await self._read(f"results/{task.key}"))
+        if content is None:
+            raise DependencyDown("a checkpoint in the store is damaged; the same command computes it again")
         return [(row[0], row[1], row[2]) for row in map(orjson.loads, content.split(b"\n")[1:])]
 
-    async def drop(self, task: BlockTask) -> None:
-        """Forget a block whose lines are in the files of results."""
-        for kind in ("blocks", "results"):
-            await self._store.delete(f"{kind}/{task.key}")
-        for place in range(MAX_TRIES):
-            await self._store.delete(f"tries/{task.key}-{place}")
+    async def kept(self) -> set[str]:
+        """Keys of blocks that have a result, damaged or not."""
+        return {info.key.removeprefix("results/") for info in await self._store.list_all("results")}
+
+    async def forget_tries(self) -> None:
+        """Engines that began blocks before count no more."""
+        await self._drop_all("tries")
+
+    async def drop(self) -> None:
+        """Forget all blocks: their lines are in the files of results."""
+        for folder in ("tries", "blocks", "results"):
+            await self._drop_all(folder)
+
+    async def _drop_all(self, folder: str) -> None:
+        keys = [info.key for info in await self._store.list_all(folder)]
+        for begin in range(0, len(keys), _DELETES_AT_ONCE):
+            await asyncio.gather(*map(self._store.delete, keys[begin : begin + _DELETES_AT_ONCE]))
 
     async def _has(self, key: str) -> bool:
         try:
@@ -160,3 +181,12 @@ class BlockStore:
             if len(part) < _PART_BYTES:
                 break
         return b"".join(parts)
+
+
+def _sealed(body: bytes) -> bytes:
+    return digest_of(body).encode() + b"\n" + body
+
+
+def _opened(content: bytes) -> bytes | None:
+    digest, _, body = content.partition(b"\n")
+    return body if digest == digest_of(body).encode() else None

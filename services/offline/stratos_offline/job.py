@@ -11,6 +11,9 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import os
+import secrets
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -22,7 +25,7 @@ from stratos.core.files.model_files import read_model_files
 from stratos.store.urls import opened_store
 from stratos_offline.blocks import BlockReport, BlockStore, BlockTask, cut
 from stratos_offline.lines import LineFile
-from stratos_offline.options import EngineAsk, JobOptions, LineIdentity, digest_of
+from stratos_offline.options import STORE_ATTEMPTS, EngineAsk, JobOptions, LineIdentity, digest_of
 from stratos_offline.pools.contract import BlockPool
 from stratos_offline.prefixes import prefix_order
 from stratos_offline.results import ERRORS, OUTPUT, ResultFiles
@@ -84,14 +87,18 @@ class Job:
     def _go_on(self, file: LineFile) -> JobProgress:
         job, identity, is_done = self._take_folder(file)
         progress = JobProgress(len(file), 0)
+        ask = EngineAsk(engine=self.options.engine, identity=identity, store=self.options.store(job))
         if is_done:
-            progress.num_done = len(file)
+            progress.num_done, progress.num_failed = len(file), self._facts().get("num_failed", 0)
         else:
-            ask = EngineAsk(engine=self.options.engine, identity=identity, store=self.options.store(job))
             tasks, left = asyncio.run(self._stage(file, ask, job, progress))
             self._compute(ask, file.endpoint, left, progress)
-            asyncio.run(self._finish(ask, tasks, ResultFiles(self._out, len(file), file.num_bytes)))
-            self._keep_facts({**self._facts(), "is_done": True})
+            asyncio.run(self._write(ask, tasks, ResultFiles(self._out, len(file), file.num_bytes)))
+            found = {"is_done": True, "num_failed": progress.num_failed, "has_blocks": True}
+            self._keep_facts({**self._facts(), **found})
+        if self._facts().get("has_blocks"):  # also those that a run left which ended here
+            asyncio.run(self._drop(ask, job))
+            self._keep_facts({**self._facts(), "has_blocks": False})
         progress.is_over = True
         self.show(progress)
         return progress
@@ -130,9 +137,11 @@ class Job:
             raise BadRequest(text, param="--out")
         if not found:
             found = {"asked": asked, "created_unix_s": self.now_unix_s, "file": file.digest, "model": model}
-            self._keep_facts({**found, "block_lines": options.block_lines})
+            found |= {"run": secrets.token_hex(8), "block_lines": options.block_lines}
+            self._keep_facts(found)
         identity = LineIdentity(name=name, created_unix_s=found["created_unix_s"], salt=options.salt)
-        job = digest_of(asked, json.dumps(asdict(identity), sort_keys=True))
+        # The folder's own part of it keeps jobs apart that begin in one second with one store.
+        job = digest_of(asked, json.dumps(asdict(identity), sort_keys=True), found.get("run", ""))
         is_there = all((out / name).is_file() for name in (OUTPUT, ERRORS))
         return job, identity, bool(found.get("is_done")) and is_there
 
@@ -140,13 +149,16 @@ class Job:
         path = self._out / JOB
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        except ValueError as error:
+            return dict(found)
+        except (ValueError, TypeError) as error:
             raise BadRequest(f"{path} is damaged; take another folder", param="--out") from error
-        return found
 
     def _keep_facts(self, facts: dict[str, Any]) -> None:
         part = self._out / f".{JOB}.part"
-        part.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        with part.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(facts, indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # without it, checkpoints that outlive the machine belong to no job
         part.replace(self._out / JOB)
 
     async def _stage(
@@ -154,17 +166,20 @@ class Job:
     ) -> tuple[list[BlockTask], list[BlockTask]]:
         """Put blocks into the store: all of them, and those that have to be computed."""
         tasks, left = list[BlockTask](), list[BlockTask]()
-        async with opened_store(ask.store) as objects:
+        async with opened_store(ask.store, num_attempts=STORE_ATTEMPTS) as objects:
             store = BlockStore(objects)
             await objects.put("job", json.dumps({"name": ask.identity.name}).encode())
-            num = int(self._facts()["block_lines"])  # blocks of the first run, whatever this one is asked
+            await store.forget_tries()
+            kept, num = await store.kept(), int(self._facts()["block_lines"])
+            # Blocks are those of the first run, whatever this one is asked.
             for task, content in cut(file, prefix_order(file.keys), job, num):
                 tasks.append(task)
-                if (report := await store.find(task)) is not None:
+                if task.key in kept and (report := await store.find(task)) is not None:
                     progress.note(report)
                 else:
                     await store.put_lines(task, content)
                     left.append(task)
+        file.check_unchanged()
         progress.num_blocks = len(tasks)
         return tasks, left
 
@@ -176,8 +191,8 @@ class Job:
             progress.note(report)
             self.show(progress)
 
-    async def _finish(self, ask: EngineAsk, tasks: list[BlockTask], files: ResultFiles) -> None:
-        async with opened_store(ask.store) as objects:
+    async def _write(self, ask: EngineAsk, tasks: list[BlockTask], files: ResultFiles) -> None:
+        async with opened_store(ask.store, num_attempts=STORE_ATTEMPTS) as objects:
             store = BlockStore(objects)
 
             async def rows() -> AsyncIterator[Any]:
@@ -185,6 +200,11 @@ class Job:
                     yield await store.rows(task)
 
             await files.write(rows())
-            for task in tasks:
-                await store.drop(task)
+
+    async def _drop(self, ask: EngineAsk, job: str) -> None:
+        if not self.options.store_url:
+            # With what killed processes left half written.
+            return shutil.rmtree(self.options.own_store(job), ignore_errors=True)
+        async with opened_store(ask.store, num_attempts=STORE_ATTEMPTS) as objects:
+            await BlockStore(objects).drop()
             await objects.delete("job")

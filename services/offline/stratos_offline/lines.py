@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from array import array
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -35,8 +37,16 @@ class LineFile:
         self.digest = ""
         self.models: list[str] = []
         self.endpoint = ""
-        self._check()
-        self._file = path.open("rb")
+        try:
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise BadRequest(f"{path} is no regular file, and lines are read again by their places", param="file")
+            with ExitStack() as stack:
+                self._file = stack.enter_context(path.open("rb"))
+                self._state = self._state_now()
+                self._check()
+                stack.pop_all()
+        except OSError as error:
+            raise BadRequest(f"{path} cannot be read: {error.strerror or error}", param="file") from error
 
     def __enter__(self) -> Self:
         return self
@@ -59,15 +69,20 @@ class LineFile:
         begin, end = self._ends[number - 1] if number else 0, self._ends[number]
         return os.pread(self._file.fileno(), end - begin, begin).rstrip(b"\n")
 
+    def check_unchanged(self) -> None:
+        """Raise ``BadRequest`` where it was written to since it was checked: lines may not be what was checked."""
+        if self._state_now() != self._state:
+            raise BadRequest(f"{self._path} changed while it was read", param="file")
+
+    def _state_now(self) -> tuple[int, int]:
+        found = os.fstat(self._file.fileno())
+        return found.st_size, found.st_mtime_ns
+
     def _check(self) -> None:
         check, digest = LineCheck(MAX_LINES, note=self._note), hashlib.blake2b(digest_size=20)
-        try:
-            with self._path.open("rb") as content:
-                while chunk := content.read(_CHUNK_BYTES):
-                    digest.update(chunk)
-                    check.feed(chunk)
-        except OSError as error:
-            raise BadRequest(f"{self._path} cannot be read: {error.strerror or error}", param="file") from error
+        while chunk := self._file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            check.feed(chunk)
         check.finish()
         self.digest, self.models = digest.hexdigest(), check.facts["models"]
         if len(urls := check.facts["urls"]) != 1:

@@ -12,6 +12,8 @@ from stratos.common.errors import BadRequest
 from stratos.store.settings import ObjectStoreConfig
 
 MAX_ENGINES = 1024
+STORE_ATTEMPTS = 6
+"""Tries of a request of a store in S3: a short outage does not end a night's work."""
 ECHO = "echo"
 """Engine that computes nothing, to measure what is around engines."""
 
@@ -111,6 +113,7 @@ class JobOptions:
         for name, value, least, most in (
             ("--engines", self.max_engines, 1, MAX_ENGINES),
             ("--min-engines", self.min_engines, 1, self.max_engines),
+            ("--max-input-tokens", self.engine.max_input_tokens, 1, 10_000_000),
             ("--block-lines", self.block_lines, 1, 100_000),
             ("--threads", self.engine.threads, 1, 1024),
             ("--lines-at-once", self.engine.lines_at_once, 1, 4096),
@@ -138,11 +141,12 @@ class JobOptions:
         Args:
             job: digest of what decides results.
         """
-        url = f"{self.store_url.rstrip('/')}/offline-{job[:16]}" if self.store_url else self._own_store(job)
+        url = f"{self.store_url.rstrip('/')}/offline-{job[:16]}" if self.store_url else self.own_store(job).as_uri()
         return ObjectStoreConfig(url=url, s3_endpoint_url=self.s3_endpoint, timeout_s=30.0)
 
-    def _own_store(self, job: str) -> str:
-        return (Path(self.out).resolve() / f"blocks-{job[:16]}").as_uri()
+    def own_store(self, job: str) -> Path:
+        """Folder of a job's blocks where no store is named."""
+        return Path(self.out).resolve() / f"blocks-{job[:16]}"
 
 
 def digest_of(*parts: str | bytes) -> str:

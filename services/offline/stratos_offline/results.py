@@ -1,7 +1,8 @@
 """Results in the order of the file: rows of all blocks go through buckets of neighbouring lines on the local disk.
 
 Blocks are in the order of prefixes, files of results in that of lines.  A first pass reads each block once and appends
-its rows to the bucket of their numbers; a second one sorts a bucket at a time.  So memory has one block or one bucket.
+its rows to the bucket of their numbers; a second one sorts the places of a bucket's rows, and reads them in order.  So
+memory has one block, or the places of one bucket, however long results are.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import orjson
 
@@ -79,6 +81,17 @@ class ResultFiles:
     def _rows(self, paths: list[Path]) -> Iterator[Row]:
         for path in paths:
             with path.open("rb") as file:
-                rows = [orjson.loads(line) for line in file]
+                for _, begin in _places(file):
+                    file.seek(begin)
+                    number, is_ok, text = orjson.loads(file.readline())
+                    yield number, is_ok, text
             path.unlink()
-            yield from sorted(map(tuple, rows))
+
+
+def _places(file: BinaryIO) -> list[tuple[int, int]]:
+    """Number of each row of a bucket and where it begins, by their numbers."""
+    found, begin = list[tuple[int, int]](), 0
+    for row in file:
+        found.append((int(row[1 : row.index(b",")]), begin))  # [NUMBER,...
+        begin += len(row)
+    return sorted(found)

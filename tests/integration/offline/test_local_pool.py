@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from subprocess import Popen
 
@@ -20,6 +21,7 @@ def test_a_killed_process_is_replaced_and_each_line_is_there_once(tmp_path: Path
     file = write_lines(tmp_path / "in.jsonl", [f"line {number}" for number in range(NUM_LINES)])
     pools: list[LocalPool] = []
     killed: list[Popen[str]] = []
+    groups: list[int] = []
 
     def make(ask: EngineAsk, endpoint: str) -> LocalPool:
         pools.append(LocalPool(ask, endpoint, 1))
@@ -28,11 +30,13 @@ def test_a_killed_process_is_replaced_and_each_line_is_there_once(tmp_path: Path
     def kill_once(progress: JobProgress) -> None:
         if progress.num_done and not killed:
             killed.append(pools[0].processes[0])
+            groups.append(os.getpgid(killed[0].pid))
             killed[0].kill()
 
     options = job_options(file, tmp_path / "out", block_lines=3)
     progress = Job(options, make, CREATED_UNIX_S, kill_once).run()
     assert killed[0].wait() == -9
+    assert groups == [killed[0].pid], "Ctrl-C in a terminal is for the driver alone"
     assert (progress.num_done, progress.num_failed) == (NUM_LINES, 0)
     rows = rows_of(tmp_path / "out" / "output.jsonl")
     assert [row["custom_id"] for row in rows] == [f"c{number}" for number in range(NUM_LINES)]

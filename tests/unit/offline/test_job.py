@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
+import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -11,10 +14,13 @@ from typing import Any
 
 import pytest
 
-from stratos.common.errors import BadRequest, ModelNotFound, Overloaded
-from stratos_offline.blocks import MAX_TRIES, Row
+from stratos.common.errors import BadRequest, DependencyDown, ModelNotFound, Overloaded
+from stratos.store.local_store import LocalStore
+from stratos_offline import __main__ as driver
+from stratos_offline.blocks import MAX_TRIES, BlockStore, BlockTask, Row
 from stratos_offline.engines.contract import NumberedLine
 from stratos_offline.results import ResultFiles
+from tests.support.paths import BASE_MODEL
 from tests.support.worlds.offline_job import ScriptedEngine, job_options, rows_of, run_scripted, write_lines
 
 PROMPTS = [f"book {number % 3} " * 40 + f"line {number}" for number in range(40)]
@@ -128,6 +134,13 @@ def test_a_file_is_refused_as_an_upload_is(tmp_path: Path, line: str, text: str)
     assert not (tmp_path / "out").exists()
 
 
+def test_a_pipe_and_a_folder_are_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(BadRequest, match="no regular file"):
+            run_scripted(job_options(path, tmp_path / "out"), ScriptedEngine())
+
+
 def test_a_file_that_is_not_there_and_a_foreign_model(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="cannot be read"):
         run_scripted(job_options(tmp_path / "none", tmp_path / "out"), ScriptedEngine())
@@ -147,3 +160,112 @@ async def test_results_of_many_buckets_are_one_file_in_order(tmp_path: Path) -> 
     lines = (tmp_path / "output.jsonl").read_text().split()
     assert lines == [str(number) for number in range(1000) if number % 4]
     assert not (tmp_path / ".sorting").exists()
+
+
+def test_checkpoints_that_were_damaged_are_computed_again(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "in.jsonl", PROMPTS[:9])
+    options, calls = job_options(file, tmp_path / "out", block_lines=3), list[int]()
+
+    def fail_at_third(lines: Sequence[NumberedLine]) -> None:
+        calls.append(len(lines))
+        if len(calls) == 3:
+            raise Overloaded("the machine goes")
+
+    with pytest.raises(Overloaded):
+        run_scripted(options, ScriptedEngine(before=fail_at_third))
+    first, second = sorted((tmp_path / "out").glob("blocks-*/results/*"))
+    first.write_bytes(first.read_bytes()[:60])
+    second.write_bytes(b"")
+    progress = run_scripted(options, ScriptedEngine())
+    assert (progress.num_kept_blocks, progress.num_done) == (0, 9)
+    assert len(rows_of(tmp_path / "out" / "output.jsonl")) == 9
+
+
+def test_a_store_that_fails_at_the_end_has_nothing_computed_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts, url = ["bad", *PROMPTS], (tmp_path / "store").as_uri()
+    options = job_options(write_lines(tmp_path / "in.jsonl", prompts), tmp_path / "out", block_lines=9, store_url=url)
+    delete, dropped = LocalStore.delete, list[str]()
+
+    async def fail_at_third(store: LocalStore, key: str) -> None:
+        dropped.append(key)
+        if len(dropped) == 3:
+            raise DependencyDown("the store goes")
+        await delete(store, key)
+
+    monkeypatch.setattr(LocalStore, "delete", fail_at_third)
+    with pytest.raises(DependencyDown):
+        run_scripted(options, ScriptedEngine())
+    assert len(rows_of(tmp_path / "out" / "output.jsonl")) == len(PROMPTS)
+    again = ScriptedEngine()
+    progress = run_scripted(options, again)
+    assert (again.answered, progress.num_done, progress.num_failed) == ([], len(prompts), 1)
+    assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
+
+
+def test_what_a_killed_process_left_half_written_goes_with_the_blocks(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = job_options(write_lines(tmp_path / "in.jsonl", PROMPTS), out, block_lines=9)
+
+    def leave(lines: Sequence[NumberedLine]) -> None:
+        [folder] = out.glob("blocks-*")
+        (folder / "blocks" / ".k.0.part").write_bytes(b"half")
+
+    run_scripted(options, ScriptedEngine(before=leave))
+    assert sorted(path.name for path in out.iterdir()) == [".lock", "errors.jsonl", "job.json", "output.jsonl"]
+
+
+def test_a_file_that_changes_while_it_is_cut_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, put = write_lines(tmp_path / "in.jsonl", ["one", "two"]), BlockStore.put_lines
+
+    async def change(store: BlockStore, task: BlockTask, content: bytes) -> None:
+        await put(store, task, content)
+        write_lines(file, ["one", "two", "three"])
+
+    monkeypatch.setattr(BlockStore, "put_lines", change)
+    engine = ScriptedEngine()
+    with pytest.raises(BadRequest, match="changed while it was read"):
+        run_scripted(job_options(file, tmp_path / "out"), engine)
+    assert engine.answered == []
+
+
+def test_two_jobs_of_one_second_and_one_store_do_not_meet(tmp_path: Path) -> None:
+    file, url = write_lines(tmp_path / "in.jsonl", PROMPTS[:6]), (tmp_path / "store").as_uri()
+    one, other = (job_options(file, tmp_path / name, block_lines=2, store_url=url) for name in ("a", "b"))
+
+    def run_other(lines: Sequence[NumberedLine]) -> None:
+        if not (tmp_path / "b").exists():
+            thread = threading.Thread(target=run_scripted, args=(other, ScriptedEngine()))
+            thread.start()
+            thread.join()
+
+    run_scripted(one, ScriptedEngine(before=run_other))
+    found = [(tmp_path / name / "output.jsonl").read_bytes() for name in ("a", "b")]
+    assert found[0] == found[1] != b""
+
+
+async def test_long_results_do_not_fill_memory(tmp_path: Path) -> None:
+    async def blocks() -> AsyncIterator[list[Row]]:
+        for number in reversed(range(80)):
+            yield [(number, True, "x" * 1_000_000)]
+
+    tracemalloc.start()
+    try:
+        await ResultFiles(tmp_path, 80, 80_000).write(blocks())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "output.jsonl").stat().st_size == 80 * 1_000_001
+    assert peak < 25_000_000
+
+
+def test_a_disk_that_refuses_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_lines(tmp_path / "in.jsonl", ["one"])
+    (tmp_path / "out").write_text("a file where the folder has to be")
+    options = {"file": str(file), "out": str(tmp_path / "out"), "engine": {"model_path": str(BASE_MODEL)}}
+    monkeypatch.setattr("sys.argv", ["stratos_offline", json.dumps(options)])
+    assert driver.main() == 1
+    assert "error: [Errno 17]" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import random
 from itertools import pairwise
 from typing import Any
 
+import orjson
 import pytest
 
 from stratos_gateway.batches.prefixes import KEY_BYTES, prefix_key
@@ -60,3 +61,9 @@ def test_a_key_has_one_size(body: dict[str, Any]) -> None:
 def test_models_are_apart() -> None:
     bodies = [chat("same", "same", model="ab"[place % 2]) for place in range(10)]
     assert len({number % 2 for number in order_of(bodies)[:5]}) == 1
+
+
+def test_a_body_that_is_nested_very_deep_has_a_key() -> None:
+    """JSON is read down to 1,024 levels and written down to 254."""
+    body = orjson.loads(b'{"messages":' + b"[" * 500 + b"]" * 500 + b"}")
+    assert len(prefix_key(body)) == KEY_BYTES

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratos.cli.batches.offline import run
+from stratos.cli.batches.offline import RunCommand, run
 from stratos.cli.commands.shared import RunOption, explained_errors
 from stratos.cli.local.options import DEFAULT_DATA_DIR, DataDirOption
 from stratos.common.errors import BadRequest
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stratos.cli.batches.client import BatchClient
 
 batch_app = typer.Typer(help="Files of requests that a platform computes when it has room.", no_args_is_help=True)
-batch_app.command()(run)
+batch_app.command(cls=RunCommand)(run)
 UrlOption = Annotated[
     str, typer.Option(envvar="OPENAI_BASE_URL", help="Gateway with /v1; default: the running platform.")
 ]

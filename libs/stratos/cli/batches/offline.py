@@ -6,9 +6,10 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from stratos.cli.commands.shared import explained_errors
 from stratos.common.errors import BadRequest
@@ -17,11 +18,25 @@ DRIVER = "stratos_offline"
 """Imports torch and, where asked, Ray: it is started, not imported."""
 
 
+class RunCommand(TyperCommand):
+    """The command, whose ``--ray`` needs no value: the parser knows none that may be left out."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Give it the value that it has where another flag follows, or nothing."""
+        own = args[: args.index("--")] if "--" in args else args
+        filled = [
+            "--ray=local" if one == "--ray" and after.startswith("-") else one
+            for one, after in zip(own, [*own[1:], "--"], strict=True)
+        ]
+        return super().parse_args(ctx, filled + args[len(own) :])
+
+
 def run(
     file: Annotated[Path, typer.Argument(help="One request a line, as JSON.")],
     out: Annotated[Path, typer.Option(help="Folder for output.jsonl and errors.jsonl; the same again goes on.")],
     ray: Annotated[
-        str, typer.Option(help="Address of a Ray cluster, or local: one of this machine. Default: processes.")
+        str,
+        typer.Option(metavar="[ADDRESS]", help="A Ray cluster; without one, of this machine. Default: processes."),
     ] = "",
     model: Annotated[str, typer.Option(help="[NAME=]PATH of the model folder; default: the shipped model.")] = "",
     engines: Annotated[int, typer.Option(help="Most engines at a time.")] = 1,
@@ -33,6 +48,7 @@ def run(
     kv_cache_dtype: Annotated[str, typer.Option(help="As for `stratos up`.")] = "auto",
     kv_pool: Annotated[int, typer.Option(help="MiB of KV of each engine; 0: it chooses.")] = 0,
     max_model_len: Annotated[int, typer.Option(help="Longest sequence; 0: the model's context.")] = 0,
+    max_input_tokens: Annotated[int, typer.Option(help="Longest prompt, as the platform's.")] = 4096,
     threads: Annotated[int, typer.Option(help="Cores of each engine.")] = 1,
     lines_at_once: Annotated[int, typer.Option(help="Most lines that an engine computes at a time.")] = 32,
     block_lines: Annotated[int, typer.Option(help="Lines of a block, of which each has a checkpoint.")] = 256,
@@ -67,6 +83,7 @@ def run(
                 "kv_cache_dtype": kv_cache_dtype,
                 "kv_pool_bytes": kv_pool << 20,
                 "max_model_len": max_model_len,
+                "max_input_tokens": max_input_tokens,
                 "threads": threads,
                 "lines_at_once": lines_at_once,
             },

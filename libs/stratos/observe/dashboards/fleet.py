@@ -329,8 +329,11 @@ SERVICE_LEVEL = Dashboard(
         ),
         Panel(
             title="Lines of batches",
-            text="Answered each second, and deferred where workers had no room for them.",
-            queries=(Query(f"sum by (outcome) (rate(stratos_batch_lines_total{{@}}[{WINDOW}]))", "{{outcome}}"),),
+            text="Answered each second, deferred where workers had no room for them, and how many may run at a time.",
+            queries=(
+                Query(f"sum by (outcome) (rate(stratos_batch_lines_total{{@}}[{WINDOW}]))", "{{outcome}}"),
+                Query("sum(stratos_batch_lines_limit{@})", "may run"),
+            ),
         ),
         Panel(
             title="Lines of batches that wait",

@@ -1,7 +1,7 @@
 """Scripts over the keys of ``batch_store``: each begins with ``HEAD`` and is one step of Redis, the clock of leases.
 
-A batch is a hash: s status, h sealed head, t lines, n slices, x the next slice that was never taken, d slices that are
-done, ok and bad lines, u end of its window, c i f z milliseconds of creation, begin, finalizing and end, w why it ends
+A batch is a hash: s status, h sealed head, t lines, n slices, x the next slice that was never taken, ok and
+bad lines, u end of its window, c i f z milliseconds of creation, begin, finalizing and end, w why it ends
 (completed, expired, cancelled), o p ids of its files, m sealed problem; e<slice> epoch of a slice, g<slice> the epoch
 whose result counts.  The slice -1 is the making of its files.
 """
@@ -29,7 +29,7 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[7])
 if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[8]) then return 0 end
 redis.call('ZADD', KEYS[1], now, ARGV[1])
 redis.call('PEXPIRE', KEYS[1], ARGV[7])
-set('s', 'validating', 'h', ARGV[3], 't', ARGV[4], 'n', ARGV[5], 'x', 0, 'd', 0, 'ok', 0, 'bad', 0,
+set('s', 'validating', 'h', ARGV[3], 't', ARGV[4], 'n', ARGV[5], 'x', 0, 'ok', 0, 'bad', 0,
   'u', string.format('%.0f', now + ARGV[6]), 'c', string.format('%.0f', now))
 redis.call('PEXPIRE', KEYS[2], ARGV[7])
 redis.call('ZADD', KEYS[4], 0, ARGV[2])
@@ -43,12 +43,12 @@ if status == 'validating' then
   status = 'in_progress'
   set('s', status, 'i', string.format('%.0f', now))
 end
-if status == 'in_progress' and now >= number('u') then
+local is_late = status == 'in_progress' and now >= number('u')
+if is_late or status == 'cancelling' then
+  -- Gateways that have slices stop with the next sign of life, and keep what was answered.
+  if #redis.call('ZRANGEBYSCORE', KEYS[3], now, '+inf', 'LIMIT', 0, 1) > 0 then return nil end
   status = 'finalizing'
-  finalize('expired')
-elseif status == 'cancelling' and #redis.call('ZRANGEBYSCORE', KEYS[3], now, '+inf', 'LIMIT', 0, 1) == 0 then
-  status = 'finalizing'
-  finalize('cancelled')
+  finalize(is_late and 'expired' or 'cancelled')
 end
 if status == 'in_progress' then
   local slice = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, 1)[1]
@@ -59,7 +59,7 @@ if status == 'in_progress' then
   if slice then return {tonumber(slice), lease(slice, ms)} end
 elseif status == 'finalizing' then
   if tonumber(redis.call('ZSCORE', KEYS[3], '-1') or '0') <= now then return {-1, lease('-1', ms)} end
-elseif status ~= 'cancelling' then
+else
   redis.call('ZREM', KEYS[4], ARGV[1])
 end
 return nil
@@ -77,9 +77,9 @@ local status = get('s')
 if not owns(ARGV[1], ARGV[2]) or (status ~= 'in_progress' and status ~= 'cancelling') then return 0 end
 redis.call('ZREM', KEYS[3], ARGV[1])
 set('g' .. ARGV[1], ARGV[2])
-redis.call('HINCRBY', KEYS[2], 'ok', ARGV[3])
-redis.call('HINCRBY', KEYS[2], 'bad', ARGV[4])
-if redis.call('HINCRBY', KEYS[2], 'd', 1) == number('n') and status == 'in_progress' then finalize('completed') end
+local num = redis.call('HINCRBY', KEYS[2], 'ok', ARGV[3]) + redis.call('HINCRBY', KEYS[2], 'bad', ARGV[4])
+-- A slice that was stopped at the end of the window has lines without an answer.
+if num == number('t') and status == 'in_progress' then finalize('completed') end
 return 1
 """
 # ARGV: member, slice, epoch, status, id of the file of answers, of that of errors, sealed problem. Answers 1, or 0.

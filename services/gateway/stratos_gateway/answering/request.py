@@ -215,7 +215,7 @@ class ClientRequest(Generic[P]):
     detach_s: float = 0.0
     """Seconds that its answer goes on after its client left."""
     fixed_id: str = ""
-    """Id by which it is billed, where that must be the same however often it is computed."""
+    """Id of its answer, by which it is billed, where that must be the same however often it is computed."""
     followed: RecordedAnswer | None = None
     """Answer that has a record already, which this request is shown."""
     is_only_shown: bool = False

@@ -6,18 +6,23 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from logging import getLogger
 from typing import Any
 
 import orjson
+from redis.exceptions import RedisError
 from starlette.requests import Request
 from starlette.types import Message
 
+from stratos.common.bugs import report_bug
 from stratos.common.errors import NotFound, Retryable, StratosError
 from stratos.core.tenant import Tenant
 from stratos_gateway.answering.endpoint import Endpoint
 from stratos_gateway.answering.request import LINE, BatchLine, ignored_names
 from stratos_gateway.http.errors import error_body, public_error
 from stratos_gateway.http.exchange import Exchanges
+
+_log = getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class LineCalls:
         self._exchanges = exchanges
 
     async def call(self, tenant: Tenant, url: str, body: dict[str, Any], line: BatchLine) -> LineAnswer:
-        """Answer a line; an error for good is an answer as well.
+        """Answer a line; an error for good is an answer as well, and so is a fault of ours.
 
         Raises:
             Retryable: not now.
@@ -58,10 +63,12 @@ class LineCalls:
             if endpoint is None:
                 raise NotFound("there is no such route")
             return await self._answer(endpoint, tenant, url, body, line)
-        except Retryable:
+        except (Retryable, RedisError, ExceptionGroup):
             raise
         except StratosError as error:
             return error_answer(error)
+        except Exception:  # the edge of a request, as a server's is; else all lines of its slice would fail, ever again
+            return error_answer(report_bug(_log, f"in line {line.name}"))
 
     async def _answer(
         self, endpoint: Endpoint[Any], tenant: Tenant, url: str, body: dict[str, Any], line: BatchLine

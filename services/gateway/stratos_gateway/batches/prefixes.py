@@ -24,14 +24,21 @@ def prefix_key(body: dict[str, Any]) -> bytes:
     """Key of a line's body."""
     first = [body[name] for name in _FIRST if name in body]
     rest = next((body[name] for name in _REST if name in body), "")
-    text = orjson.dumps([first, rest])[: LONG[-1]]
+    text = _json([first, rest])[: LONG[-1]]
     hashes = [
         zlib.crc32(str(body.get("model", "")).encode("utf-8", "surrogatepass")),
         *(zlib.crc32(text[:length]) for length in SHORT),
-        zlib.crc32(orjson.dumps([first, _head(rest)])),
+        zlib.crc32(_json([first, _head(rest)])),
         *(zlib.crc32(text[:length]) for length in LONG),
     ]
     return b"".join(value.to_bytes(4, "big") for value in hashes)
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # nested deeper than it writes, while it reads a thousand levels; the route refuses such a body
+        return b""
 
 
 def _head(rest: Any) -> Any:

@@ -1,10 +1,12 @@
-"""Root task that computes batches: a slice of each in turn, while there is room."""
+"""Root task that computes batches, while there is room: tenants have turns, and each turn is a slice of one batch."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 
@@ -16,6 +18,7 @@ from stratos.common.errors import DependencyDown, NotFound, Retryable, StratosEr
 from stratos.store.sealed.batch_store import FINAL, BatchStore
 from stratos_gateway.access.auth import Recall
 from stratos_gateway.batches.calls import LineCalls
+from stratos_gateway.batches.courtesy import Courtesy
 from stratos_gateway.batches.finals import FinalRun
 from stratos_gateway.batches.gate import LineGate
 from stratos_gateway.batches.settings import BatchesConfig
@@ -24,8 +27,10 @@ from stratos_gateway.metrics import DAY_S, GatewayMetrics
 from stratos_gateway.observe.recent_load import BACKLOG_KEPT_S
 
 _log = logging.getLogger(__name__)
-_MAX_BATCHES = 64
-"""Batches that are looked at in one turn."""
+_MAX_BATCHES = 10_000
+"""Open batches among which tenants are found."""
+_MAX_LOOKS = 64
+"""Batches that are looked at before the next wait."""
 _MAX_WORKS = 16
 """Batches whose indexes are remembered."""
 _MAX_SLICES = 8
@@ -45,6 +50,7 @@ class BatchRuns:
         clock: monotonic.
         metrics: show what waits.
         on_backlog: told how many lines wait, and how many of them are due within an hour.
+        client_age_s: since a request above the batch class was open.
     """
 
     def __init__(
@@ -57,6 +63,7 @@ class BatchRuns:
         clock: Clock,
         metrics: GatewayMetrics,
         on_backlog: Callable[[int, int], None] = lambda num_lines, num_due: None,
+        client_age_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._metrics = metrics
         self._on_backlog = on_backlog
@@ -67,7 +74,12 @@ class BatchRuns:
         self._calls = calls
         self._config = config
         self._kept_s = kept_s
-        self._gate = LineGate(max(1, config.running), clock, metrics)
+        self._gate = LineGate(
+            max(1, config.running), clock, metrics, config.pace_s, Courtesy(client_age_s, config.late_s)
+        )
+        self._looks: dict[str, int] = {}
+        """Number of the last look at a batch of each tenant that has one."""
+        self._num_looks = 0
         self._open: dict[asyncio.Task[None], tuple[str, str, tuple[int, int]]] = {}
         """Tenant, batch and claim of each slice."""
         self._tasks = BackgroundTasks()
@@ -99,19 +111,29 @@ class BatchRuns:
                     await self._store.renew(tenant_id, batch_id, claim, 0.0)
 
     async def turn(self) -> None:
-        """Begin slices of batches in turn, while there is room; raises ``DependencyDown``."""
+        """Begin slices of tenants in turn, while there is room; raises ``DependencyDown``."""
         await self._show()
-        batches = await self._store.open_batches(_MAX_BATCHES) if self._has_room else []
-        while batches and self._has_room:
-            tenant_id, batch_id = batches.pop(0)
+        waiting = _by_tenant(await self._store.open_batches(_MAX_BATCHES)) if self._has_room else {}
+        self._looks = {name: self._looks[name] for name in waiting if name in self._looks}
+        for _ in range(_MAX_LOOKS):
+            if not waiting or not self._has_room:
+                break
+            tenant_id = min(waiting, key=lambda name: self._looks.get(name, 0))
+            batch_id = waiting[tenant_id].popleft()
+            self._num_looks += 1
+            self._looks[tenant_id] = self._num_looks
             claim = await self._store.claim(tenant_id, batch_id, self._config.lease_s)
-            if claim is None:
-                continue
-            batches.append((tenant_id, batch_id))
-            task = asyncio.create_task(self._work(tenant_id, batch_id, claim), name="slice of a batch")
-            self._open[task] = tenant_id, batch_id, claim
-            task.add_done_callback(self._end)
-            self._tasks.own(task)
+            if claim is not None:
+                waiting[tenant_id].append(batch_id)
+                self._begin(tenant_id, batch_id, claim)
+            elif not waiting[tenant_id]:
+                del waiting[tenant_id]
+
+    def _begin(self, tenant_id: str, batch_id: str, claim: tuple[int, int]) -> None:
+        task = asyncio.create_task(self._work(tenant_id, batch_id, claim), name="slice of a batch")
+        self._open[task] = tenant_id, batch_id, claim
+        task.add_done_callback(self._end)
+        self._tasks.own(task)
 
     async def _show(self) -> None:
         if self._clock.now() < self._shown_s + _SHOW_S:
@@ -182,6 +204,13 @@ class BatchRuns:
         while len(self._works) > _MAX_WORKS:
             del self._works[next(iter(self._works))]
         return work
+
+
+def _by_tenant(batches: Iterable[tuple[str, str]]) -> dict[str, deque[str]]:
+    found: dict[str, deque[str]] = {}
+    for tenant_id, batch_id in batches:
+        found.setdefault(tenant_id, deque()).append(batch_id)
+    return found
 
 
 def _first(error: BaseException) -> BaseException:

@@ -23,5 +23,11 @@ class BatchesConfig:
     prefix_order: bool = True
     """Lines that wait at this gateway go by their prefixes, so that workers compute once what they share; off: in turn.
     Results are in the order of the file all the same."""
+    pace_s: Annotated[float, Ge(0)] = 0.005
+    """Seconds between the beginnings of two lines, more where the event loop is behind, so that requests of clients go
+    before them; 0 lets all begin together that may."""
+    late_s: Annotated[float, Ge(0)] = 0.01
+    """While requests of clients come, fewer lines run where timers of the event loop come later than this; 0 bounds
+    nothing."""
     poll_s: Annotated[float, Gt(0)] = 1.0
     """Seconds between two looks for slices that no gateway has."""

@@ -10,6 +10,7 @@ from typing import Any
 from stratos.common.ids import new_id
 from stratos_gateway.answering.contract import Step
 from stratos_gateway.answering.request import LINE, BatchLine, ClientRequest, PreparedGeneration
+from stratos_gateway.moderation.route import PreparedModeration
 from stratos_gateway.streams.asking import derived_id, derived_seed
 
 
@@ -30,7 +31,8 @@ async def _fixed(request: ClientRequest[Any], line: BatchLine) -> AsyncIterator[
 
 def _fix(request: ClientRequest[Any], line: BatchLine) -> None:
     secret, prepared = request.tenant.cache_salt, request.prepared
-    request.fixed_id = derived_id(secret, f"{line.name}/emb", new_id("emb"))
+    kind = "modr" if isinstance(prepared, PreparedModeration) else "emb"
+    request.fixed_id = derived_id(secret, f"{line.name}/{kind}", new_id(kind))
     if not isinstance(prepared, PreparedGeneration):
         return
     own = prepared.identity

@@ -24,7 +24,7 @@ def parse_completion(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     for name in ("prompt_embeds", "suffix"):
         fields.refuse(name, "")
     prompts = _prompts(fields.take("prompt"), vocab_size)
-    echo, most = fields.flag("echo"), fields.take("max_tokens")
+    echo, (most, most_field) = fields.flag("echo"), _take_most(fields)
     adds_special = fields.flag("add_special_tokens", default=True)
     echoes_alone = echo and type(most) is int and most == 0
     keeping = fields.take_keeping()
@@ -32,7 +32,7 @@ def parse_completion(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     options = shared_options(
         fields,
         vocab_size,
-        max_tokens=_max_tokens(1 if echoes_alone else most),
+        max_tokens=None if most is None else check_number("max_tokens", 1 if echoes_alone else most, most_field),
         num_logprobs=num_logprobs,
     )
     if echo and options.num_logprobs is not None:
@@ -52,8 +52,10 @@ def parse_completion(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     )
 
 
-def _max_tokens(value: Any) -> float | None:
-    return None if value is None else check_number("max_tokens", value)
+def _take_most(fields: Fields) -> tuple[Any, str]:
+    """Most tokens, and the field that says so: load generators send both names on every route."""
+    older, newer = fields.take("max_tokens"), fields.take("max_completion_tokens")
+    return (older, "max_tokens") if newer is None else (newer, "max_completion_tokens")
 
 
 def _best_of(options: GenerationOptions, num: int) -> GenerationOptions:

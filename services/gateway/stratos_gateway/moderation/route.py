@@ -91,7 +91,8 @@ class ModerationSource:
                 raise QueueTimeout(f"there was no verdict within {left_s:g} s") from None
             text = f"{len(results)} of {len(prepared.inputs)} texts were judged within {left_s:g} s; send fewer at once"
             raise BadRequest(text, param="input", code="too_many_texts") from None
-        yield ReadyOutput({"id": new_id("modr"), "model": prepared.model, "results": results})
+        own = request.fixed_id or new_id("modr")
+        yield ReadyOutput({"id": own, "model": prepared.model, "results": results})
 
 
 def judged_by_s(request: ClientRequest[Any], num_texts: int) -> float:

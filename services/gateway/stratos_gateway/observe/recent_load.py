@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -53,11 +54,12 @@ class _Model:
             self.seconds.append(_Second(now))
         return self.seconds[-1]
 
+    def client_age_s(self, now: float) -> float:
+        """Since a request above the batch class was open; infinite where none was."""
+        return 0.0 if self.num_clients else now - self.client_at_s
+
     def client_age_ms(self, now: float) -> int | None:
-        """Since a request above the batch class was open."""
-        if self.num_clients:
-            return 0
-        age_s = now - self.client_at_s
+        age_s = self.client_age_s(now)
         return round(age_s * 1000) if age_s <= WINDOW_S else None
 
     def forget(self, now: float) -> None:
@@ -91,6 +93,11 @@ class RecentLoad:
     def note_backlog(self, num_lines: int, num_due: int) -> None:
         """So many lines of batches wait, at whichever gateway, and so many of them are due within an hour."""
         self._backlog = self._clock.now(), num_lines, num_due
+
+    def client_age_s(self) -> float:
+        """Since a request above the batch class was open, of any model; infinite where none was in the last minute."""
+        now = self._clock.now()
+        return min((model.client_age_s(now) for model in self._models.values()), default=math.inf)
 
     def begin(self, model_digest: str, priority_class: int = DEFAULT_PRIORITY_CLASS) -> Callable[[], None]:
         """A request for tokens or vectors of a model is open until the result is called; without a digest none is."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import CancelledError
 from typing import Any
 
 from stratos.common.errors import StratosError
@@ -32,6 +34,8 @@ class EngineActor:
     def _report(self, task: BlockTask) -> dict[str, Any]:
         try:
             return {**self._worker.compute(task).to_dict(), "error": "", "message": "", "status": 0}
+        except CancelledError:  # its worker has ended: Ray makes another actor, as for one that is lost
+            os._exit(1)
         except StratosError as error:
             found = {"key": task.key, "num_lines": task.num_lines, "num_failed": 0, "was_there": False}
             return {**found, "error": error.code, "message": error.message, "status": error.http_status}

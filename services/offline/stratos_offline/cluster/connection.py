@@ -79,9 +79,18 @@ def connect(options: JobOptions) -> None:
     except Exception as error:  # the edge of a foreign library, which raises the bare class as well
         text = f"no Ray cluster answers at {options.ray}, or not with this token: {_first_line(error)}"
         raise DependencyDown(text) from error
-    if not options.allow_open_cluster and not ray.get(ray.remote(has_tokens).options(num_cpus=0).remote()):
+    if not options.allow_open_cluster and not _asks_for_tokens():
         ray.shutdown()
         raise PermissionDenied("the cluster asks for no token; --allow-open-cluster takes it all the same")
+
+
+def _asks_for_tokens() -> bool:
+    import ray
+
+    try:
+        return bool(ray.get(ray.remote(has_tokens).options(num_cpus=0).remote()))
+    except Exception as error:  # the edge of a foreign library; a node without this package is one case
+        raise DependencyDown(f"no node of the cluster says whether it asks for tokens: {_first_line(error)}") from error
 
 
 def has_tokens() -> bool:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, wait
 from types import TracebackType
 from typing import Self
 
 import uvloop
 
+from stratos.common.background import end_tasks
+from stratos.common.errors import DependencyDown
 from stratos.store.urls import opened_store
 from stratos_offline.blocks import BlockReport, BlockStore, BlockTask
 from stratos_offline.engines.contract import LineEngine, OpenEngine
-from stratos_offline.options import ECHO, EngineAsk
+from stratos_offline.options import ECHO, STORE_ATTEMPTS, EngineAsk
+
+_LOOK_S = 0.2
+"""Between two looks at the engine's thread."""
 
 
 class BlockWorker:
@@ -34,6 +39,8 @@ class BlockWorker:
         self._open_engine = open_engine or _opener(ask)
         self._ready: Future[tuple[asyncio.AbstractEventLoop, LineEngine, BlockStore]] = Future()
         self._stop = asyncio.Event()
+        self._computing: set[asyncio.Task[BlockReport]] = set()
+        self._is_over = False
         self._thread = threading.Thread(target=self._run, name="offline engine", daemon=True)
         self._thread.start()
         self._loop, self._engine, self._store = self._ready.result()
@@ -51,8 +58,18 @@ class BlockWorker:
 
         Raises:
             StratosError: it cannot be.
+            CancelledError: the engine has ended under it; another process may begin the block again.
         """
-        return asyncio.run_coroutine_threadsafe(self._compute(task), self._loop).result()
+        work = self._tracked(task)
+        try:
+            found = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError as error:  # the loop was closed a moment ago
+            work.close()
+            raise CancelledError from error
+        while not wait([found], _LOOK_S).done:
+            if not self._thread.is_alive():
+                raise CancelledError
+        return found.result()
 
     def close(self) -> None:
         """End the engine."""
@@ -63,15 +80,31 @@ class BlockWorker:
     def _run(self) -> None:
         try:
             uvloop.run(self._live())
+        except asyncio.CancelledError:  # the engine ended by itself, and its log says why
+            if not self._ready.done():
+                self._ready.set_exception(DependencyDown("the engine ended before it was ready"))
         except Exception as error:  # the edge of the thread: its caller gets the error
             if self._ready.done():
                 raise
             self._ready.set_exception(error)
 
     async def _live(self) -> None:
-        async with opened_store(self._ask.store) as store, self._open_engine(self._ask, self._endpoint) as engine:
+        stores = opened_store(self._ask.store, num_attempts=STORE_ATTEMPTS)
+        async with stores as store, self._open_engine(self._ask, self._endpoint) as engine:
             self._ready.set_result((asyncio.get_running_loop(), engine, BlockStore(store)))
-            await self._stop.wait()
+            try:
+                await self._stop.wait()
+            finally:
+                self._is_over = True
+                await end_tasks(self._computing)  # lines of an engine that ends are no results
+
+    async def _tracked(self, task: BlockTask) -> BlockReport:
+        if self._is_over:
+            raise asyncio.CancelledError
+        work = asyncio.create_task(self._compute(task))
+        self._computing.add(work)
+        work.add_done_callback(self._computing.discard)
+        return await work
 
     async def _compute(self, task: BlockTask) -> BlockReport:
         if (found := await self._store.find(task)) is not None:

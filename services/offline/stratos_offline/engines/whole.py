@@ -38,8 +38,8 @@ from stratos_offline.engines.worker import checked, running_worker
 from stratos_offline.options import EngineAsk, EngineOptions, LineIdentity
 
 TENANT = "offline"
-_LONG_S = 3600.0
-"""No client waits for a line."""
+_LONG_S = 7 * 24 * 3600.0
+"""No client waits for a line, however long its prompt or its answer takes."""
 
 
 class NoKeys:
@@ -129,6 +129,7 @@ def gateway_settings(options: EngineOptions) -> GatewaySettings:
             "max_input_tokens": options.max_input_tokens,
             "quantization": options.quantization,
         },
+        "http": {"max_deadline_s": _LONG_S, "max_answer_s": _LONG_S},
         "requests": {
             "max_open": places,
             "max_open_per_tenant": places,

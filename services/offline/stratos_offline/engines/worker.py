@@ -22,7 +22,12 @@ from stratos_offline.options import EngineOptions
 
 @asynccontextmanager
 async def running_worker(options: EngineOptions, role: WorkerRole) -> AsyncIterator[WorkerProcess]:
-    """A worker that is warm; raises ``DependencyDown`` where it does not start, its log says why."""
+    """A worker that is warm; its log says why it does not start, or ends.
+
+    Raises:
+        DependencyDown: it does not start.
+        CancelledError: it ended by itself, so lines would wait for it for ever.
+    """
     with TemporaryDirectory(prefix="stratos-offline-") as folder:
         settings = worker_settings(options, Path(folder))
         service, stop, is_warm = worker_service(role, settings), asyncio.Event(), asyncio.Event()
@@ -32,6 +37,9 @@ async def running_worker(options: EngineOptions, role: WorkerRole) -> AsyncItera
             await asyncio.wait({life, warm}, return_when=asyncio.FIRST_COMPLETED)
             if not is_warm.is_set():
                 raise DependencyDown("the worker of this engine did not start")
+            opener = asyncio.current_task()
+            assert opener is not None, "it runs in a task"
+            life.add_done_callback(lambda _: stop.is_set() or opener.cancel())
             yield service
         finally:
             warm.cancel()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from concurrent.futures import CancelledError
 from typing import IO, Any
 
 from stratos.common.errors import StratosError
@@ -33,6 +34,8 @@ def main() -> int:
                 _tell(out, _answer(worker, json.loads(line)))
     except StratosError as error:
         _tell(out, _error(error))
+    except CancelledError:  # the engine has ended: the driver begins another one, and the block again
+        return 1
     return 0
 
 

@@ -10,10 +10,11 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from stratos.common.error_codes import error_from_code
-from stratos.common.errors import DependencyDown, StratosError
+from stratos.common.errors import DependencyDown
 from stratos_offline.blocks import BlockReport, BlockTask
 from stratos_offline.options import EngineAsk
 
@@ -73,26 +74,30 @@ class LocalPool:
                 num_false = 0 if self._has_worked(place) else num_false + 1
                 if num_false == _MAX_FALSE_STARTS:
                     raise DependencyDown("engines end before they are ready; their messages are above")
-        except StratosError as error:
+        except Exception as error:  # the edge of the thread: the caller of run gets it
             self._found.put(error)
 
     def _has_worked(self, place: int) -> bool:
         """Compute blocks by one process until it ends; false where it was never ready."""
         env = {**os.environ, "OMP_NUM_THREADS": str(self._ask.engine.threads)}
         command = [sys.executable, "-m", "stratos_offline.pools.engine_process"]
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=env
-        ) as process:
-            self.processes[place] = process
-            try:
-                first = {"ask": json.loads(self._ask.to_json()), "endpoint": self._endpoint, "parent": os.getpid()}
-                is_ready = _exchange(process, first) is not None
-                while is_ready and not self._is_over.is_set() and self._compute_next(process):
-                    pass
-                return is_ready
-            finally:
-                del self.processes[place]
-                process.kill()
+        pipe = subprocess.PIPE
+        # A group of its own: Ctrl-C is for the driver, which ends its engines.
+        process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, text=True, encoding="utf-8", env=env, process_group=0
+        )
+        self.processes[place] = process
+        try:
+            if self._is_over.is_set():  # ``run`` ended before it could see this process
+                return True
+            first = {"ask": json.loads(self._ask.to_json()), "endpoint": self._endpoint, "parent": os.getpid()}
+            is_ready = _exchange(process, first) is not None
+            while is_ready and not self._is_over.is_set() and self._compute_next(process):
+                pass
+            return is_ready
+        finally:
+            del self.processes[place]
+            _end(process)
 
     def _compute_next(self, process: subprocess.Popen[str]) -> bool:
         """False where there is no block left, or the process has ended; the block it had is begun again."""
@@ -106,6 +111,16 @@ class LocalPool:
             return False
         self._found.put(BlockReport(**answer))
         return True
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Kill a process, and forget what was written to it and not read."""
+    process.kill()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with suppress(OSError):  # closing writes what is left, to a pipe without a reader
+                stream.close()
+    process.wait()
 
 
 def _exchange(process: subprocess.Popen[str], message: dict[str, Any]) -> dict[str, Any] | None:

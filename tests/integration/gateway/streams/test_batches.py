@@ -209,6 +209,20 @@ async def test_one_whose_window_ends_says_what_was_not_computed(redis_url: str, 
         assert [row["error"]["code"] for row in rows] == ["batch_expired"] * 2
 
 
+async def test_what_was_answered_when_its_window_ends_is_kept(redis_url: str, tmp_path: Path) -> None:
+    """Whichever gateway sees the end first: the other one may look for work all the time."""
+    settings = {**QUICK, "window_s": 1.0, "running": 1}
+    async with stream_worlds(redis_url, tmp_path, batches=settings) as [one, two]:
+        one.worker.hang_after = two.worker.hang_after = 3
+        rows = lines(2, "/v1/chat/completions")
+        rows[0]["body"] = {**rows[0]["body"], "max_tokens": 2}
+        found = await ended(two, (await submit(one, rows))["id"])
+        assert found["status"] == "expired"
+        answers, errors = [await rows_of(one, found[name]) for name in ("output_file_id", "error_file_id")]
+        assert [row["custom_id"] for row in answers] == ["c0"]
+        assert [(row["custom_id"], row["error"]["code"]) for row in errors] == [("c1", "batch_expired")]
+
+
 async def test_the_backlog_is_of_all_open_batches(redis_url: str) -> None:
     files: Any = SimpleNamespace(key=lambda tenant_id: bytes(32))
     head = BatchHead(endpoint="/v1/moderations", input_file_id="file-1", window="24h", key_id="k", tenant_name="acme")

@@ -63,3 +63,17 @@ def test_the_driver_refuses_what_it_does_not_know(text: str) -> None:
 
 def test_the_parser_is_told_of_a_file_that_is_not_given() -> None:
     assert CliRunner().invoke(batch_app, ["run", "--out", str(Path("out"))]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "address"),
+    [(["--ray"], "local"), (["--ray", "--engines", "2"], "local"), (["--ray", "auto"], "auto"), ([], "")],
+)
+def test_ray_without_an_address_is_a_cluster_of_this_machine(
+    started: list[Any], flags: list[str], address: str
+) -> None:
+    assert run(*flags, "--max-input-tokens", "9000")[0] == 0
+    options = JobOptions.parse(started[0][1][3])
+    assert (options.ray, options.engine.max_input_tokens) == (address, 9000)
+    assert run("--model", str(BASE_MODEL), *flags)[0] == 0
+    assert JobOptions.parse(started[1][1][3]).ray == address

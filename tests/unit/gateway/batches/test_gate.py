@@ -108,3 +108,22 @@ async def test_lines_wait_for_their_places() -> None:
 
     await asyncio.gather(*(line() for _ in range(20)))
     assert running == []
+
+
+async def test_keys_that_rise_with_each_line_hold_up_none() -> None:
+    """A tenant can sort its file by keys, so that each line comes just before those of others."""
+    gate, come = narrow_gate(), list[str]()
+
+    async def line(key: bytes, name: str) -> None:
+        async with gate.place(key):
+            come.append(name)
+            if name == "k" and len(come) < 2000:
+                group.create_task(line(b"k%08d" % len(come), "k"))
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(line(b"k", "k"))
+        group.create_task(line(b"z", "z"))
+        group.create_task(line(b"a", "a"))
+    assert come.index("z") < 600
+    assert come.index("a") < 1200

@@ -27,7 +27,7 @@ NUMBERS = [name for name in LIMITS if name not in ("num_logprobs", "num_prompt_l
 NUMBERS += ["prompt_logprobs"]
 ROUTE_NUMBERS = {
     "/v1/chat/completions": ["top_logprobs", "max_completion_tokens"],
-    "/v1/completions": ["logprobs", "best_of"],
+    "/v1/completions": ["logprobs", "best_of", "max_completion_tokens"],
     "/v1/responses": ["top_logprobs", "max_output_tokens", "max_tool_calls"],
     "/v1/messages": [],
 }

@@ -230,8 +230,9 @@ async def test_max_tokens_is_kept_up_to_what_the_context_has_left(prepare: Any) 
     assert spec.sampling.max_tokens == MAX_MODEL_LEN - len(spec.prompt_ids)
 
 
-async def test_the_newer_name_of_max_tokens_wins() -> None:
-    assert (await chat(max_tokens=7, max_completion_tokens=8)).specs[0].sampling.max_tokens == 8
+@ROUTES
+async def test_the_newer_name_of_max_tokens_wins(prepare: Any) -> None:
+    assert (await prepare(max_tokens=7, max_completion_tokens=8)).specs[0].sampling.max_tokens == 8
 
 
 async def test_each_prompt_has_the_room_that_it_leaves() -> None:
