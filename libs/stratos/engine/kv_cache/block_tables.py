@@ -2,8 +2,8 @@
 
 A table covers the sequence's tokens from position 0.  At admission a sequence references what the prefix cache holds,
 loads what host memory holds, and takes blocks for all other tokens; it grows step by step.  Where the model's window
-is bounded (``window``) a generating sequence takes no more blocks ahead than a window and a step need, starts without the
-part of a cached prefix that no token sees any more, and releases blocks as its window passes them.
+is bounded (``window``) a generating sequence takes no more blocks ahead than a window and a step need, starts without
+the part of a cached prefix that no token sees any more, and releases blocks as its window passes them.
 
 All examples below have blocks of 4 tokens and a window of 10: the token at position 40 sees positions 31 to 40, which
 are in blocks 7 to 10, so blocks 0 to 6 are not needed any more.
