@@ -10,7 +10,6 @@ import re
 from typing import Any
 
 import pytest
-import yaml
 
 from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer
 from stratos.cli.models.declared import NUM_REVISIONS
@@ -398,13 +397,3 @@ def test_host_memory_for_kv_is_asked_for_or_a_part_of_a_limit_beside_a_gpu(
     assert found["changed", "prefill"] == {"HOST_POOL_BYTES": str(6 << 30)}
     assert found["changed", "decode"] == {"HOST_MEMORY_SHARE": "0.25"}
     assert not any(found[name, role] for name in ("defaults", "others") for role in ("prefill", "decode"))
-
-
-def test_off_of_a_values_file_is_false_and_what_is_no_size_of_host_memory_is_refused() -> None:
-    (off,) = yaml.safe_load("kvHost: off").values()
-    assert off is False, "as Helm reads it, too"
-    found = rendered({"decodeWorker": {"gpu": {"count": 1}, "kvHost": off}})
-    assert not any("RUNNER__HOST_" in key for key in variables(container(found, "demo-decode-base")))
-    for wrong in (True, 0, -1, 1.5, 4097, "nan", "6"):
-        with pytest.raises(RenderError, match="/decodeWorker/kvHost"):
-            rendered({"decodeWorker": {"kvHost": wrong}})

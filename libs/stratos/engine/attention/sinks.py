@@ -61,9 +61,9 @@ class SinkTerms:
     """Query heads."""
     places: CachePlaces
     dtype: torch.dtype | None = None
-    """What is computed; given where pages hold codes."""
+    """Type of results; given where pages hold codes."""
     scores: ScoreOptions = PLAIN_SCORES
-    """What the model does with scores; only their scale may be special."""
+    """Scores as the model has them; only their scale may be special."""
 
     def __post_init__(self) -> None:
         assert self.scores.is_plain

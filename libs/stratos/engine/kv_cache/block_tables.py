@@ -31,7 +31,7 @@ class _Prefix:
     num_blocks: int
     """Full blocks, those that no token sees included."""
     gap: range
-    """Those."""
+    """Indexes of these."""
     cached: list[int]
     """Device blocks of the others, in order."""
     hosted: list[int]
