@@ -37,7 +37,7 @@ def definitions(values: dict[str, Any]) -> dict[str, Any]:
         "resources": _closed(requests={"$ref": "#/definitions/amounts"}, limits={"$ref": "#/definitions/amounts"}),
         "amounts": {"type": "object", "additionalProperties": {"$ref": "#/definitions/quantity"}},
         "rollout": _closed(maxSurge={"type": ["integer", "string"]}, maxUnavailable={"type": ["integer", "string"]}),
-        "kvHost": {"anyOf": [{"enum": ["auto", "off"]}, {"type": "integer", "minimum": 1}]},
+        "kvHost": {"anyOf": [{"enum": ["auto", "off", False]}, {"type": "integer", "minimum": 1, "maximum": 4096}]},
         "kvDisk": _closed(gib={"type": "integer", "minimum": 0}, volume={"type": "object"}),
         "scheduling": _closed(
             priorityClassName=_TEXT,

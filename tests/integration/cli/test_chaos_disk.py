@@ -57,6 +57,28 @@ async def test_files_are_damaged_once_by_turns_and_so_are_those_that_come_later(
     assert other.read_bytes() == CONTENT
 
 
+async def test_a_file_that_is_written_again_is_damaged_again(tmp_path: Path) -> None:
+    """A file system may give the inode of a file that was removed to the next one of its name."""
+    (path,) = files(tmp_path, "a")
+    inode, rounds, in_effect = path.stat().st_ino, [0], asyncio.Event()
+
+    class Look(asyncio.Event):
+        def set(self) -> None:
+            rounds[0] += 1
+            if rounds[0] == 1:
+                assert path.read_bytes() != CONTENT
+                path.write_bytes(CONTENT)
+            if rounds[0] == 3:
+                in_effect.set()
+
+    place = OneProcess(os.getpid(), iter([1.0, 4.0]).__next__, kv=tmp_path)
+    strike = asyncio.ensure_future(Fault("corrupt-disk", "victim", lasting_s=600).strike(place, Look()))
+    await asyncio.wait_for(in_effect.wait(), 60)
+    await cancelled(strike)
+    assert path.stat().st_ino == inode
+    assert path.read_bytes() != CONTENT
+
+
 async def test_the_proof_counts_files_and_what_the_worker_refused(tmp_path: Path) -> None:
     files(tmp_path, "a", "b", "c", "d")
     place = OneProcess(os.getpid(), iter([1.0, 4.0]).__next__, kv=tmp_path)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
-from scripts.chart.rendering import NO_RENDERER, has_renderer
+from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer
 from tests.support.kube.chart_objects import container, one, pod_spec, variables
 from tests.support.kube.chart_rendering import checked, rendered
 from tests.support.kube.kubernetes_schema import problems
@@ -36,3 +37,13 @@ def test_the_password_of_redis_is_no_argument() -> None:
     found = container(checked({}), "demo-redis")
     assert not [word for word in [*found["command"], *found.get("args", [])] if "$(REDIS_PASSWORD)" in word]
     assert "requirepass" in found["command"][-1]
+
+
+def test_off_of_a_values_file_is_false_and_what_is_no_size_of_host_memory_is_refused() -> None:
+    (off,) = yaml.safe_load("kvHost: off").values()
+    assert off is False, "as Helm reads it, too"
+    found = rendered({"decodeWorker": {"gpu": {"count": 1}, "kvHost": off}})
+    assert not any("RUNNER__HOST_" in key for key in variables(container(found, "demo-decode-base")))
+    for wrong in (0, 1.5, 4097):
+        with pytest.raises(RenderError, match="/decodeWorker/kvHost"):
+            rendered({"decodeWorker": {"kvHost": wrong}})

@@ -217,6 +217,17 @@ async def test_a_plan_without_a_quota_answers_and_says_what_it_ignores(world: Wo
     assert answer.headers["x-stratos-ignored"] == "cache_control, prompt_cache_retention, prompt_cache_options"
 
 
+async def test_a_plan_bounds_how_long_its_prompts_are_kept_and_a_shorter_time_stays(world: World) -> None:
+    tenant = world.keys.tenants[KEY]
+    world.keys.tenants[KEY] = replace(tenant, plan=replace(tenant.plan, max_pin_s=1200))
+    await chat(world, [text(FACTS, **MARK), text(FACTS, **HOUR), text(QUESTION)], prompt_cache_retention="24h")
+    assert [ttl_s for _, ttl_s in asked(world)] == [TTL_5M_S, 1200, 1200]
+    world.keys.tenants[KEY] = replace(tenant, plan=replace(tenant.plan, max_pin_s=60))
+    answer = await chat(world, [text(FACTS, **MARK), text(QUESTION)])
+    assert [ttl_s for _, ttl_s in asked(world)] == [60]
+    assert "x-stratos-ignored" not in answer.headers, "it is kept, for as long as the plan allows"
+
+
 @pytest.mark.parametrize(
     ("more", "param"),
     [

@@ -14,6 +14,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
 from stratos.core.requests.limits import BATCH_CLASS, DEFAULT_PRIORITY_CLASS, LIMITS, NUM_PRIORITY_CLASSES
+from stratos.core.requests.pins import TTL_24H_S
 from stratos.core.requests.terms import Share
 from stratos.core.tenancy.prices import (
     DEFAULT_CACHE_PRICES,
@@ -120,6 +121,8 @@ class Plan:
     """Part of a worker's KV pool that prompts of a tenant may keep at its wish, by breakpoints; 0 keeps nothing."""
     pinned_host_ratio: Annotated[float, Ge(0), Le(0.9)] = 0.1
     """The same of a worker's host tier."""
+    max_pin_s: Annotated[int, Ge(1), Le(TTL_24H_S)] | None = None
+    """Seconds after its last use that such a prompt is kept at most, whatever was asked."""
 
     def price(self, model_size: str) -> Price:
         """Price of a model's tokens; nothing where no row fits."""

@@ -6,39 +6,19 @@ import torch
 
 from stratos.engine.attention.backend import RowSpan
 from stratos.engine.attention.native import NativePagedAttention, NativeStep
-from stratos.engine.attention.scores import PLAIN_SCORES, ScoreOptions
-from stratos.engine.attention.sinks import CachePlaces
+from stratos.engine.attention.sinks import SinkTerms
 from stratos.engine.memory.kv_codes import with_codes
-from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.revisions import revised
 
 
 class NativeSinkAttention(NativePagedAttention):
-    """Attention over sinks and a window; every layer alike.
+    """Attention over sinks and a window by ``library``, the compiled kernels."""
 
-    Args:
-        library: the compiled kernels.
-        pages: the KV pool.
-        num_heads: query heads.
-        places: sinks, window, and the rotation of queries at their places in the cache.
-        dtype: what is computed; given where pages hold codes.
-        scores: what the model does with scores; only their scale may be special.
-    """
-
-    def __init__(
-        self,
-        library: NativeLibrary,
-        pages: KvPages,
-        num_heads: int,
-        places: CachePlaces,
-        dtype: torch.dtype | None = None,
-        scores: ScoreOptions = PLAIN_SCORES,
-    ) -> None:
-        assert scores.is_plain
-        super().__init__(library, pages, num_heads, (places.window,) * pages.geometry.num_layers, dtype, scores)
-        self.name = with_codes(revised("native-attention", f"native-{library.isa}-sinks"), pages.codes)
-        self._places, self._query_dtype = places, dtype or pages.tensor.dtype
+    def __init__(self, library: NativeLibrary, terms: SinkTerms) -> None:
+        super().__init__(library, terms.pages, terms.num_heads, terms.windows, terms.dtype, terms.scores)
+        self.name = with_codes(revised("native-attention", f"native-{library.isa}-sinks"), terms.pages.codes)
+        self._places, self._query_dtype = terms.places, terms.dtype or terms.pages.tensor.dtype
 
     def unplanned(self, rows: list[RowSpan]) -> NativeStep:
         step, rope = super().unplanned(rows), self._places.rope(rows)

@@ -52,6 +52,29 @@ class CachePlaces:
 
 
 @dataclass(frozen=True, slots=True)
+class SinkTerms:
+    """Terms of attention over sinks and a window, every layer alike, by any kernel."""
+
+    pages: KvPages
+    """The KV pool."""
+    num_heads: int
+    """Query heads."""
+    places: CachePlaces
+    dtype: torch.dtype | None = None
+    """Type of results; given where pages hold codes."""
+    scores: ScoreOptions = PLAIN_SCORES
+    """Scores as the model has them; only their scale may be special."""
+
+    def __post_init__(self) -> None:
+        assert self.scores.is_plain
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Window of each layer."""
+        return (self.places.window,) * self.pages.geometry.num_layers
+
+
+@dataclass(frozen=True, slots=True)
 class SinkDecodeGroup(DecodeGroup):
     """Rows of one token, with their sinks."""
 
@@ -78,28 +101,13 @@ class SinkMetadata(PagedMetadata):
 
 
 class SinkPagedAttention(TorchPagedAttention):
-    """Attention over sinks and a window; every layer alike.
+    """Attention over sinks and a window by torch."""
 
-    Args:
-        pages: the KV pool.
-        num_heads: query heads.
-        places: sinks, window, and the rotation of queries at their places in the cache.
-        dtype: what is computed; given where pages hold codes.
-        scores: what the model does with scores; only their scale may be special.
-    """
-
-    def __init__(
-        self,
-        pages: KvPages,
-        num_heads: int,
-        places: CachePlaces,
-        dtype: torch.dtype | None = None,
-        scores: ScoreOptions = PLAIN_SCORES,
-    ) -> None:
-        assert scores.is_plain
-        super().__init__(pages, num_heads, (places.window,) * pages.geometry.num_layers, dtype, scores)
+    def __init__(self, terms: SinkTerms) -> None:
+        super().__init__(terms.pages, terms.num_heads, terms.windows, terms.dtype, terms.scores)
+        places = terms.places
         kernel = f"torch-sinks-{places.num_sinks}-{places.window}"
-        self.name = with_codes(revised("torch-attention", kernel), pages.codes)
+        self.name = with_codes(revised("torch-attention", kernel), terms.pages.codes)
         self._places, self._num_sinks, self._window = places, places.num_sinks, places.window
 
     # -- once per step -------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 A table covers the sequence's tokens from position 0.  At admission a sequence references what the prefix cache holds,
 loads what host memory holds, and takes blocks for all other tokens; it grows step by step.  Where the model's window
-is bounded (``window``) a generating sequence takes no more blocks ahead than a window and a step need, starts after the
-part of a cached prefix that no token sees any more, and releases blocks as its window passes them.
+is bounded (``window``) a generating sequence takes no more blocks ahead than a window and a step need, starts without
+the part of a cached prefix that no token sees any more, and releases blocks as its window passes them.
 
 All examples below have blocks of 4 tokens and a window of 10: the token at position 40 sees positions 31 to 40, which
 are in blocks 7 to 10, so blocks 0 to 6 are not needed any more.
@@ -30,12 +30,18 @@ class _Prefix:
 
     num_blocks: int
     """Full blocks, those that no token sees included."""
-    first: int
-    """The first that is needed."""
+    gap: range
+    """Indexes of these."""
     cached: list[int]
-    """Device blocks from there on."""
+    """Device blocks of the others, in order."""
     hosted: list[int]
     """Host slots of the blocks after them, held."""
+    hosted_hashes: list[bytes]
+
+    def table(self, taken: list[int]) -> list[int]:
+        """The sequence's first table; ``taken`` follow on what is cached."""
+        held = self.cached + taken
+        return held[: self.gap.start] + [RELEASED] * len(self.gap) + held[self.gap.start :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,7 @@ class BlockTables:
         usable = len(sequence.tokens) - (1 if sequence.job is None else 0)  # the last token of a prompt is sampled
         hashes = [] if sequence.bypasses_prefix_cache else sequence.hash_chain(usable // size, size)
         prefix = self._prefix(sequence, hashes, window)
-        num_blocks = self.admission.table_blocks(len(sequence.tokens)) - prefix.first
+        num_blocks = self.admission.table_blocks(len(sequence.tokens)) - len(prefix.gap)
         num_blocks = num_blocks if window is None else min(num_blocks, window.max_blocks)
         if not self.admission.admits_sequence(sequence, prefix.cached, num_blocks, num_budgeted, growth):
             self.tier.unmatch(prefix.hosted)
@@ -79,33 +85,39 @@ class BlockTables:
             self.tier.unmatch(prefix.hosted)
             return False
         # 41 tokens are 11 blocks; 10 are known, of them block 7 on the device and 8 and 9 on the host:
-        #   entries [0, 7)    RELEASED   no token sees them
+        #   entries [0, 7)    RELEASED   no token sees them; with a sink in block 0 they are [1, 7)
         #           [7, 8)    cached     shared, one reference more
         #           [8, 10)   taken      filled from the host by the next plan
         #           [10, 11)  taken      computed here: num_computed is 40
-        self.tier.load(prefix.hosted, taken, hashes[prefix.num_blocks - len(prefix.hosted) :])
-        sequence.block_table = [RELEASED] * prefix.first + prefix.cached + taken
-        sequence.num_released, sequence.num_hashed = prefix.first, prefix.num_blocks
+        self.tier.load(prefix.hosted, taken, prefix.hosted_hashes)
+        sequence.block_table = prefix.table(taken)
+        sequence.num_released, sequence.num_hashed = len(prefix.gap), prefix.num_blocks
         sequence.num_computed = prefix.num_blocks * size
         return True
 
     def _prefix(self, sequence: Sequence, hashes: list[bytes], window: KvWindow | None) -> _Prefix:
-        cache, may_wait = self.blocks.cache, sequence.job is None
+        cache, may_wait, begin = self.blocks.cache, sequence.job is None, 0
         if window is None:
             cached = cache.match(hashes)
-            hosted = self.tier.match(hashes[len(cached) :], may_wait=may_wait)
-            return _Prefix(len(cached) + len(hosted), 0, cached, hosted)
-        end, cached = cache.match_end(hashes, window.needed)
+        else:
+            end, cached = cache.match_end(hashes, window.needed)
+            begin = end - len(cached)
+        end = begin + len(cached)  # cached[i] is block begin + i, hosted[i] is block end + i
         hosted = self.tier.match(hashes[end:], may_wait=may_wait)
-        begin = end - len(cached)  # cached[i] is block begin + i, hosted[i] is block end + i
         num_blocks = end + len(hosted)
         # Blocks from the host move the window on, so what was needed up to ``end`` may not be needed any more.
-        #   device [5, 8), host [8, 10): first is 7; cached[2:] is block 7, both hosted blocks stay
-        #   device [3, 6), host [6, 10): first is 7; nothing cached stays, and the slot of block 6 is given back
-        first = window.needed(num_blocks)
-        num_passed = max(0, first - end)
-        self.tier.unmatch(hosted[:num_passed])
-        return _Prefix(num_blocks, first, cached[first - begin :] if first < end else [], hosted[num_passed:])
+        #   device [5, 8), host [8, 10): the gap ends at 7; cached[2:] is block 7, both hosted blocks stay
+        #   device [3, 6), host [6, 10): the gap ends at 7; nothing cached stays, the slot of block 6 is given back
+        #   sink in block 0, device [0, 6), host [6, 10): the gap is [1, 7); block 0 stays, too
+        gap = range(0) if window is None else window.gap(num_blocks)
+        self.tier.unmatch([slot for block, slot in enumerate(hosted, end) if block in gap])
+        return _Prefix(
+            num_blocks,
+            gap,
+            [cached_block for block, cached_block in enumerate(cached, begin) if block not in gap],
+            [slot for block, slot in enumerate(hosted, end) if block not in gap],
+            [hashes[block] for block in range(end, num_blocks) if block not in gap],
+        )
 
     def _restore(self, sequence: Sequence, num_budgeted: int, growth: int) -> bool:
         swapped, window = sequence.swapped, self.window_of(sequence)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from stratos.common.clock import Clock
-from stratos.core.requests.pins import PinnedSpan, PinTerms
+from stratos.core.requests.pins import PinnedSpan
+from stratos.core.requests.terms import RequestTerms
 from stratos.engine.contract.results import DiskTierStatus, TierPinStatus
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.engine.kv_cache.admission import KvAdmission
@@ -66,7 +67,7 @@ class KvCache:
         if self.tier.below is not None:
             self.tier.below.verify()
 
-    def pin(self, hashes: Sequence[bytes], tenant: str, terms: PinTerms) -> tuple[int, tuple[PinnedSpan, ...]]:
+    def pin(self, hashes: Sequence[bytes], terms: RequestTerms) -> tuple[int, tuple[PinnedSpan, ...]]:
         """Pin the first blocks of a prompt, as far as the device's pool holds them.
 
         A copy in host memory lives as long as that on the device; one that is made later inherits the pin.  Where
@@ -80,15 +81,16 @@ class KvCache:
         self.expire_pins()
         now_s, num_pinned, begin = self.clock.now(), 0, 0
         size, spans = self.blocks.block_size, list[PinnedSpan]()
-        for end, ttl_s in terms.block_runs(size):
+        for end, ttl_s in terms.pins.block_runs(size):
             chunk, is_whole = hashes[begin:end], num_pinned == begin
             num_kept = self.blocks.cache.pins.num_kept(chunk, ttl_s)
             pin = Pin(
-                tenant=tenant,
+                tenant=terms.tenant,
                 ttl_s=ttl_s,
                 expires_s=now_s + min(ttl_s, self.max_pin_s),
-                device_ratio=terms.device_ratio,
-                host_ratio=terms.host_ratio,
+                device_ratio=terms.pins.device_ratio,
+                host_ratio=terms.pins.host_ratio,
+                priority_class=terms.priority_class,
             )
             self.tier.pool.pin(chunk, pin)
             num_here = self.blocks.cache.pin(chunk, pin)

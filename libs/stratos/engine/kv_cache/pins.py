@@ -7,8 +7,9 @@ its last use in that order, so one whose pin ends is no worse off than one that 
 Blocks that one request pins until one time are a *run*, which a later use of the same blocks moves as a whole.  Each
 tenant has a quota of blocks, and all of them together a share of the tier.  Within a full quota the run that ends
 first makes room, deeper blocks of a prompt first, as a prefix is of use without its end and not the other way round.
-Where the share of all is full, the tenant whose quota is used most makes room for one that uses less of its own.  Time
-is the worker's monotonic clock, and nothing survives its process.
+Where the share of all is full, tenants whose last pin was of a lower class make room first, and then of those of its
+class the one whose quota is used most, for one that uses less of its own.  Time is the worker's monotonic clock, and
+nothing survives its process.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from stratos.core.requests.limits import DEFAULT_PRIORITY_CLASS
 from stratos.engine.contract.results import TierPinStatus
 
 DropReason = Literal["expired", "quota", "pool", "pressure", "forgotten"]
@@ -44,6 +46,8 @@ class Pin:
     device_ratio: float
     host_ratio: float
     """Parts of each tier that pins of the tenant may take."""
+    priority_class: int = DEFAULT_PRIORITY_CLASS
+    """Class of the request; 0 is the most urgent."""
 
 
 @dataclass(slots=True, eq=False)
@@ -78,6 +82,7 @@ class TierPins:
         """By tenant; a run may end later than its entry says, and one without blocks is skipped."""
         self._counts: Counter[str] = Counter()
         self._quotas: dict[str, int] = {}
+        self._classes: dict[str, int] = {}
         self._numbers = itertools.count()
         self._next_s = float("inf")
         """No pin ends earlier."""
@@ -156,7 +161,8 @@ class TierPins:
         self.dropped[reason] += 1
         self._leave(run)
         if not self._counts[run.pin.tenant]:
-            del self._counts[run.pin.tenant], self._heaps[run.pin.tenant], self._quotas[run.pin.tenant]
+            for facts in (self._counts, self._heaps, self._quotas, self._classes):
+                del facts[run.pin.tenant]
         if self.on_change is not None:
             self.on_change(block_hash, False)
 
@@ -184,7 +190,7 @@ class TierPins:
         assert len(self._runs) <= self.max_pins
         assert Counter(run.pin.tenant for run in self._runs.values()) == self._counts
         assert all(is_held(block_hash) for block_hash in self._runs), "a pin without its block"
-        assert self._heaps.keys() == self._counts.keys() == self._quotas.keys()
+        assert self._heaps.keys() == self._counts.keys() == self._quotas.keys() == self._classes.keys()
         runs = {id(run): run for heap in self._heaps.values() for _, _, run in heap}
         assert all(id(run) in runs and h in run.hashes for h, run in self._runs.items()), "a pin that never ends"
         assert all(run.num_live == sum(r is run for r in self._runs.values()) for run in runs.values())
@@ -201,22 +207,27 @@ class TierPins:
             self.dropped["quota"] += num_wanted - num_made
         missing = num_made - (self.max_pins - len(self._runs))
         if missing > 0:
-            missing -= self._share(tenant, self.quota(pin), num_made, missing)
+            missing -= self._share(pin, num_made, missing)
             missing -= self._drop_first(tenant, missing, lambda expires_s: expires_s < pin.expires_s, "pool")
         if missing > 0:
             self.dropped["pool"] += missing
             num_made -= missing
         return num_made
 
-    def _share(self, tenant: str, quota: int, num_new: int, num_wanted: int) -> int:
-        """Take pins of tenants that use more of their quotas than ``tenant`` would; returns how many."""
-        num_taken, num_own = 0, self._counts[tenant] + num_new - num_wanted
-        while num_taken < num_wanted and self._counts:
-            other = max(self._counts, key=lambda name: self._counts[name] / max(1, self._quotas[name]))
+    def _share(self, pin: Pin, num_new: int, num_wanted: int) -> int:
+        """Take pins of other tenants, those of lower classes first; returns how many.
+
+        Of tenants of its own class it takes from those that use more of their quotas than its tenant would.
+        """
+        tenant, quota, num_taken = pin.tenant, self.quota(pin), 0
+        num_own = self._counts[tenant] + num_new - num_wanted
+        while num_taken < num_wanted and (others := self._counts.keys() - {tenant}):
+            other = max(others, key=lambda name: (self._classes[name], self._counts[name] / max(1, self._quotas[name])))
             count, its_quota = self._counts[other], max(1, self._quotas[other])
             # as many as leave it with no smaller part of its quota than the tenant has of its own then
             surplus = (count * quota - (num_own + num_taken) * its_quota) // (quota + its_quota)
-            if other == tenant or surplus <= 0:
+            surplus = count if self._classes[other] > pin.priority_class else surplus
+            if surplus <= 0 or self._classes[other] < pin.priority_class:
                 break
             num_taken += self._drop_first(
                 other, min(surplus, num_wanted - num_taken, SHARED_AT_ONCE), lambda _: True, "pool"
@@ -261,7 +272,7 @@ class TierPins:
             run.hashes.clear()
 
     def _push(self, run: _Run) -> None:
-        self._quotas[run.pin.tenant] = self.quota(run.pin)
+        self._quotas[run.pin.tenant], self._classes[run.pin.tenant] = self.quota(run.pin), run.pin.priority_class
         heap = self._heaps.setdefault(run.pin.tenant, [])
         if len(heap) > 2 * self._counts[run.pin.tenant] + 64:  # runs without blocks are left
             heap[:] = [entry for entry in heap if entry[2].num_live]

@@ -44,8 +44,13 @@ class KvWindow:
         return max(self.num_head_blocks, (position + 1 - self.size) // self.block_size)
 
     def needed(self, num_blocks: int) -> int:
-        """Index of the first of ``num_blocks`` full blocks of a prefix that later tokens see."""
-        return 0 if self.num_sinks else min(num_blocks, self.first_block(num_blocks * self.block_size))
+        """Index of the first of ``num_blocks`` full blocks of a prefix that has to be known; with sinks all have to."""
+        return 0 if self.num_sinks else self.gap(num_blocks).stop
+
+    def gap(self, num_blocks: int) -> range:
+        """Indexes of those of ``num_blocks`` full blocks of a prefix that no later token sees."""
+        begin = min(num_blocks, self.num_head_blocks)
+        return range(begin, max(begin, min(num_blocks, self.first_block(num_blocks * self.block_size))))
 
 
 def make_window(info: RunnerInfo, config: SchedulerConfig) -> KvWindow | None:

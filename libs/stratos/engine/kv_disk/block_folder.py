@@ -5,7 +5,8 @@
 
 A file is written under another name, synchronised and renamed, so that a name always has a whole file, or after a loss
 of power a broken one, which its seal gives away.  The page cache is told to let go of what was read or written: KV on
-disk must not push out what the machine reads more often.  Knows no keys and counts nothing.
+disk must not push out what the machine reads more often.  Removals are synchronised where a caller waits for them.
+Knows no keys and counts nothing.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class BlockFolder:
     def __init__(self, directory: Path, layout: bytes, file_bytes: int) -> None:
         self.path = directory / layout.hex()
         self._directory, self._file_bytes = directory, file_bytes
+        self._changed: set[Path] = set()
+        """Folders in which something was removed since they were synchronised."""
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock_fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -141,15 +144,36 @@ class BlockFolder:
 
     def remove(self, block_hash: bytes, folder: str) -> None:
         """Remove the file of a block, if it is there."""
-        with contextlib.suppress(OSError):
-            self._path(block_hash, folder).unlink()
+        path = self._path(block_hash, folder)
+        self._changed.add(path.parent)
+        try:
+            path.unlink()
+        except OSError as error:
+            _say_what_stays(path, error)
 
     def remove_tenant(self, folder: str) -> None:
         """Remove all files of a tenant."""
-        shutil.rmtree(self.path / folder, ignore_errors=True)
+        self._changed.add(self.path)
+        shutil.rmtree(self.path / folder, onerror=lambda _, path, info: _say_what_stays(path, info[1]))
+
+    def keep_removed(self) -> None:
+        """Synchronise the folders in which something was removed: a loss of power brings none of it back."""
+        changed, self._changed = self._changed, set()
+        for path in sorted(changed):
+            with contextlib.suppress(OSError):  # it was removed itself
+                fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
 
     def _path(self, block_hash: bytes, folder: str) -> Path:
         return self.path / folder / (block_hash.hex() + SUFFIX)
+
+
+def _say_what_stays(path: Path | str, error: BaseException) -> None:
+    if not isinstance(error, FileNotFoundError):
+        _log.error("KV that is to go cannot be removed, and a restart finds it: %s: %s", path, error)
 
 
 def _leave_page_cache(fd: int) -> None:

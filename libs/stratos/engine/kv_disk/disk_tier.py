@@ -79,7 +79,7 @@ class DiskTier:
         self.keys, self.counts = TenantKeys(), DiskCounts()
         self._costs = DiskCosts(self.block_bytes, kv.tier.costs, clock, always=always)
         self._waiting: OrderedDict[bytes, None] = OrderedDict()
-        self.removals = Removals()
+        self.removals = Removals(self.index, self._folder, changing)
         self._loads: dict[bytes, BlockLoad] = {}
         self._writing: tuple[bytes, str] | None = None
         """The block that the writer has taken, and its tenant."""
@@ -134,23 +134,8 @@ class DiskTier:
         """Do all that waits; for the one thread that writes."""
         if self._has_other_layouts and not self._is_closing:
             self._has_other_layouts = self._folder.remove_other_layouts()
-        while self._remove_one() or (not self._is_closing and self._write_one()):
+        while self.removals.next() or (not self._is_closing and self._write_one()):
             pass
-
-    def _remove_one(self) -> bool:
-        with self._changing():
-            if (file := self.removals.pop()) is None:
-                return False
-            block_hash, folder = file
-            is_back = block_hash is not None and block_hash in self.index
-            if block_hash is None and self.index.drop_hidden(folder):
-                self.removals.put_back(folder)  # the rest, after others had the lock
-                return True
-        if block_hash is None:
-            self._folder.remove_tenant(folder)
-        elif not is_back:
-            self._folder.remove(block_hash, folder)
-        return True
 
     def _write_one(self) -> bool:
         pool, counts = self.kv.tier.pool, self.counts

@@ -77,8 +77,8 @@ class EngineContext:
         Returns:
             The tokens of its beginning that are pinned, and those of them that were not, or for a shorter time.
         """
-        terms, size = sequence.terms.pins, self.kv.blocks.block_size
-        if not terms.breakpoints or not self.config.shares_prefixes:
+        pins, size = sequence.terms.pins, self.kv.blocks.block_size
+        if not pins.breakpoints or not self.config.shares_prefixes:
             return 0, ()
-        num_blocks = min(terms.num_tokens // size, sequence.num_hashed)
-        return self.kv.pin(sequence.hash_chain(num_blocks, size), sequence.terms.tenant, terms)
+        num_blocks = min(pins.num_tokens // size, sequence.num_hashed)
+        return self.kv.pin(sequence.hash_chain(num_blocks, size), sequence.terms)

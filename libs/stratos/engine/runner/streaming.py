@@ -20,7 +20,7 @@ from stratos.core.kv import KvGeometry
 from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.attention.native_sinks import NativeSinkAttention
 from stratos.engine.attention.scores import PLAIN_SCORES, ScoreOptions
-from stratos.engine.attention.sinks import CachePlaces, SinkPagedAttention
+from stratos.engine.attention.sinks import CachePlaces, SinkPagedAttention, SinkTerms
 from stratos.engine.checkpoint.model_config import DecoderConfig
 from stratos.engine.layers.rotary import StreamingRotary
 from stratos.engine.memory.kv_pages import KvPages
@@ -73,9 +73,10 @@ class Streaming:
         if not self.num_sinks:
             return kernels.attention(pages, num_heads, self.model.windows, dtype, kv_scales, scores)
         places = CachePlaces(self.num_sinks, self.window, self.rotary)
+        terms = SinkTerms(pages, num_heads, places, dtype, scores)
         if library is not None:
-            return NativeSinkAttention(library, pages, num_heads, places, dtype, scores)
-        backend = SinkPagedAttention(pages, num_heads, places, dtype, scores)
+            return NativeSinkAttention(library, terms)
+        backend = SinkPagedAttention(terms)
         _log.warning("attention sinks: attention runs on %s, not on the C++ kernels", backend.name)
         return backend
 

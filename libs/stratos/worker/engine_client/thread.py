@@ -85,6 +85,7 @@ class ThreadEngine(EngineClient):
         """By method: what runs beside the step loop."""
         self._writer = ThreadPoolExecutor(1, "kv-disk-write")
         self._write: Future[None] | None = None
+        self._has_last_write = False
         self._thread = threading.Thread(target=self._run, name="engine-step", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failed: asyncio.Future[None] | None = None
@@ -106,7 +107,10 @@ class ThreadEngine(EngineClient):
             self._engine.disk.stop()
         for pool in self._pools.values():
             pool.shutdown(wait=True)
-        self._write_blocks()  # what was forgotten shall have no file when the next process looks
+        if self._engine.disk is not None:
+            # what was forgotten shall have no file when the next process looks, and the write under way may miss some
+            self._has_last_write = True
+            self._writer.submit(self._engine.disk.write).add_done_callback(self._write_blocks)
         self._writer.shutdown(wait=True)
         if self._engine.disk is not None:
             self._engine.disk.close()
@@ -154,7 +158,8 @@ class ThreadEngine(EngineClient):
         if ended is not None and (error := ended.exception()) is not None:
             _log.error("a KV block was not written", exc_info=error)
         disk = self._engine.disk
-        if disk is None or not disk.has_writes or (self._write is not None and not self._write.done()):
+        is_busy = self._write is not None and not self._write.done()
+        if disk is None or not disk.has_writes or is_busy or self._has_last_write:
             return
         self._write = self._writer.submit(disk.write)
         self._write.add_done_callback(self._write_blocks)  # something may have come as it ended

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import takewhile
 
 from stratos.common.errors import BadRequest
-from stratos.core.requests.pins import CACHE_CONTROL, NO_PINS, Breakpoint, CacheMark, PinTerms
+from stratos.core.requests.pins import CACHE_CONTROL, NO_PINS, TTL_24H_S, Breakpoint, CacheMark, PinTerms
 from stratos.core.requests.tools import Tool
 from stratos.core.tenancy.plan import CachePolicy, Plan
 from stratos.text.chat_template import ChatMessage
@@ -37,7 +37,8 @@ async def with_breakpoints(
         marks = await _marks(model, prompt, ids) if isinstance(prompt, Conversation) else []
         lost += [name for mark, num_tokens in marks if not num_tokens for name in mark.fields]
         lost += [CACHE_CONTROL] if isinstance(prompt, Conversation) and prompt.tools.loses_marks else []
-        found.append(_breakpoints([*((num, mark.ttl_s) for mark, num in marks), (len(ids), body.keeps_s)]))
+        ends = [*((num, mark.ttl_s) for mark, num in marks), (len(ids), body.keeps_s)]
+        found.append(_breakpoints(ends, plan.max_pin_s or TTL_24H_S))
     return _ignoring(replace(body, breakpoints=tuple(found)), lost)
 
 
@@ -45,11 +46,11 @@ def _ignoring(body: GenerationBody, names: Iterable[str]) -> GenerationBody:
     return replace(body, ignored=tuple(dict.fromkeys([*body.ignored, *names])))
 
 
-def _breakpoints(ends: Iterable[tuple[int, int]]) -> tuple[Breakpoint, ...]:
+def _breakpoints(ends: Iterable[tuple[int, int]], most_s: int) -> tuple[Breakpoint, ...]:
     """Breakpoints of tokens and seconds, in the order of the prompt; of several at one token the longest."""
     ttls = dict[int, int]()
     for num_tokens, ttl_s in ends:
-        ttls[num_tokens] = max(ttl_s, ttls.get(num_tokens, 0))
+        ttls[num_tokens] = min(most_s, max(ttl_s, ttls.get(num_tokens, 0)))
     return tuple(Breakpoint(num, ttls[num]) for num in sorted(ttls) if num and ttls[num])
 
 

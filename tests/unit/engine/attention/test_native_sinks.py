@@ -13,7 +13,7 @@ from stratos.engine.attention.backend import RowSpan
 from stratos.engine.attention.native import NativePagedAttention, key_unit
 from stratos.engine.attention.native_sinks import NativeSinkAttention
 from stratos.engine.attention.projections import QkNorm
-from stratos.engine.attention.sinks import CachePlaces, SinkPagedAttention
+from stratos.engine.attention.sinks import CachePlaces, SinkPagedAttention, SinkTerms
 from stratos.engine.checkpoint.rope_config import RopeConfig
 from stratos.engine.layers.rotary import RopeRows, RotaryTable
 from stratos.engine.memory.kv_codes import KV_CODES
@@ -67,7 +67,7 @@ def run(
 def native(name: str, dtype: torch.dtype, places: CachePlaces, unit: int = 0) -> NativeSinkAttention:
     pages = KvPages(geometry(dtype), NUM_BLOCKS, dtype, CPU, unit)
     pages.tensor.fill_(1e4)  # what lies where nothing was written must not matter
-    return NativeSinkAttention(native_library(name), pages, HEADS, places)
+    return NativeSinkAttention(native_library(name), SinkTerms(pages, HEADS, places))
 
 
 @pytest.mark.parametrize(("sight", "dtype", "name"), CASES)
@@ -78,7 +78,9 @@ def test_results_are_those_of_torch_and_packed_keys_change_no_bit(
     unit = key_unit(native_library(name), geometry(dtype), dtype)
     assert unit > 0
     plain, packed = (run(native(name, dtype, places, form), dtype) for form in (0, unit))
-    expected = run(SinkPagedAttention(KvPages(geometry(dtype), NUM_BLOCKS, dtype, CPU), HEADS, places), dtype)
+    expected = run(
+        SinkPagedAttention(SinkTerms(KvPages(geometry(dtype), NUM_BLOCKS, dtype, CPU), HEADS, places)), dtype
+    )
     atol = {torch.float32: 5e-6, torch.bfloat16: 3e-2, torch.float16: 4e-3}[dtype]
     torch.testing.assert_close(plain, expected, rtol=max(2 * torch.finfo(dtype).eps, 1e-5), atol=atol)
     assert torch.equal(plain, packed)
@@ -107,11 +109,13 @@ def test_codes_are_read_as_torch_reads_them(name: str, kind: str) -> None:
     dtype, codes, places = torch.float32, KV_CODES[kind], CachePlaces(4, 60, ROTARY)
     of_codes, unit = geometry(dtype, codes.scale_bytes), key_unit(native_library(name), geometry(dtype, 2), dtype)
     pools = [KvPages(of_codes, NUM_BLOCKS, torch.uint8, CPU, form, codes) for form in (0, unit, 0)]
-    plain, packed = (NativeSinkAttention(native_library(name), pages, HEADS, places, dtype) for pages in pools[:2])
+    plain, packed = (
+        NativeSinkAttention(native_library(name), SinkTerms(pages, HEADS, places, dtype)) for pages in pools[:2]
+    )
     found = run(plain, dtype)
     # the last bit of a K decides its code
     torch.testing.assert_close(
-        found, run(SinkPagedAttention(pools[2], HEADS, places, dtype), dtype), rtol=1e-2, atol=1e-1
+        found, run(SinkPagedAttention(SinkTerms(pools[2], HEADS, places, dtype)), dtype), rtol=1e-2, atol=1e-1
     )
     assert torch.equal(found, run(packed, dtype))
 
@@ -127,7 +131,7 @@ def test_a_neighbour_that_has_left_its_window_changes_no_bit() -> None:
         for row in rows:
             kept = past[:, :, :, : row.start].contiguous().numpy()
             pages.scatter(row.block_table, KvRange(0, row.start, 0, 2), memoryview(kept.tobytes()))
-        kernel = NativeSinkAttention(native_library(NATIVE_SETS[0]), pages, HEADS, places)
+        kernel = NativeSinkAttention(native_library(NATIVE_SETS[0]), SinkTerms(pages, HEADS, places))
         rope = ROTARY.rows(torch.tensor([30, 300][:count]))
         outs.append(kernel.forward(0, qkv[:count].clone(), rope, None, kernel.prepare(rows[:count]))[0])
     assert torch.equal(*outs)
@@ -162,6 +166,6 @@ def test_sinks_and_a_window_that_are_the_whole_context_give_the_golden_bits(
             plain.forward(1, qkv[:start].clone(), ROTARY.rows(torch.arange(start)), norm, plain.prepare(before))
             rotary: Any = _TextRotary(start)
             places = CachePlaces(num_sinks, start + 1 - num_sinks, rotary)
-            kernel = plain if is_plain else NativeSinkAttention(library, pages, HEADS, places)
+            kernel = plain if is_plain else NativeSinkAttention(library, SinkTerms(pages, HEADS, places))
             outs.append(kernel.forward(1, qkv[start : start + 1].clone(), rope, norm, kernel.prepare(rows)))
         assert torch.equal(*outs)

@@ -34,8 +34,11 @@ PREFIX = list(range(100, 117))
 FOUR_BLOCKS = (Breakpoint(16, TTL_5M_S),)
 
 
-def pin(tenant="a", expires_s=1.0, ratio=0.34):
-    return Pin(tenant=tenant, ttl_s=TTL_5M_S, expires_s=expires_s, device_ratio=ratio, host_ratio=ratio)
+def pin(tenant="a", expires_s=1.0, ratio=0.34, priority_class=2):
+    return Pin(
+        tenant=tenant, ttl_s=TTL_5M_S, expires_s=expires_s, device_ratio=ratio, host_ratio=ratio,
+        priority_class=priority_class,
+    )  # fmt: skip
 
 
 class PinnedBlocksMachine(RuleBasedStateMachine):
@@ -71,10 +74,14 @@ class PinnedBlocksMachine(RuleBasedStateMachine):
             self.pool.end_move(slot)
 
     @precondition(lambda self: self.hashes)
-    @rule(number=st.integers(0, 40), count=st.integers(1, 5), tenant=st.sampled_from("abc"), ttl=st.integers(1, 5))
-    def pin(self, number, count, tenant, ttl):
+    @rule(
+        number=st.integers(0, 40), count=st.integers(1, 5), tenant=st.sampled_from("abc"), ttl=st.integers(1, 5),
+        priority_class=st.integers(1, 3),
+    )  # fmt: skip
+    def pin(self, number, count, tenant, ttl, priority_class):
         first = max(1, self.hashes - number)
-        names, wish = [self.name(first + n) for n in range(count)], pin(tenant, self.now + ttl)
+        names = [self.name(first + n) for n in range(count)]
+        wish = pin(tenant, self.now + ttl, priority_class=priority_class)
         num_pinned = self.blocks.cache.pin(names, wish)
         assert all(name in self.blocks.cache.pins for name in names[:num_pinned])
         assert num_pinned == count or names[num_pinned] not in self.blocks.cache.pins
@@ -144,10 +151,10 @@ def clock():
     return FakeClock()
 
 
-def ask(engine, tenant, name, prompt=PREFIX, marks=(), ratio=0.5):
+def ask(engine, tenant, name, prompt=PREFIX, marks=(), ratio=0.5, **more):
     """Run a prompt of a tenant; returns its statistics."""
     terms = PinTerms(breakpoints=tuple(marks), device_ratio=ratio, host_ratio=ratio)
-    engine.add(make_request(prompt, name, max_tokens=3, tenant=tenant, cache_salt=tenant.encode(), pins=terms))
+    engine.add(make_request(prompt, name, max_tokens=3, tenant=tenant, cache_salt=tenant.encode(), pins=terms, **more))
     run = drain(engine)
     assert run.tokens == {(name, 0): expected(prompt, 3)}
     return run.stats[name]
@@ -223,6 +230,22 @@ def test_a_tenant_with_a_larger_quota_gets_more_of_a_full_share(make_engine, clo
     long = list(range(33))
     assert ask(engine, "dear", "d", long, [Breakpoint(32, TTL_5M_S)], ratio=0.375).num_pinned_tokens == 28
     assert engine.status().pins["device"].num_blocks == 16
+
+
+def test_lower_classes_make_room_in_a_full_share_and_get_none_of_it(make_engine, clock):
+    config = scheduler_config(swap_costs=False, max_pinned_ratio=0.25, **CROWDED)
+    engine = make_engine(config, clock, num_blocks=40, block_size=SIZE)
+    marks = {"marks": FOUR_BLOCKS, "ratio": 0.2}
+    assert ask(engine, "low", "l", **marks, priority_class=3).num_pinned_tokens == 16
+    assert ask(engine, "same", "s", **marks, priority_class=2).num_pinned_tokens == 16
+    assert ask(engine, "high", "h", **marks, priority_class=2).num_pinned_tokens == 16
+    assert dropped(engine) == {"pool": 2}, "of the lower class, though it used no more of its quota than the other"
+    assert ask(engine, "urgent", "u", [7] * 17, **marks, priority_class=1).num_pinned_tokens == 16
+    assert dropped(engine) == {"pool": 2 + 4}, "what the lower class had left, and then of the class between"
+    clock.advance(1)
+    assert ask(engine, "low", "l2", **marks, priority_class=3).num_pinned_tokens == 0
+    assert ask(engine, "urgent", "u2", [7] * 17).num_cached_tokens == 16
+    assert engine.status().pins["device"].num_blocks == 10
 
 
 def test_a_use_without_a_mark_counts_when_the_time_is_over(make_engine, clock):

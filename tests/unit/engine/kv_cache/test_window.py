@@ -93,6 +93,27 @@ def test_a_prefix_counts_as_cached_when_its_window_is(make_engine):
     assert run.max_allocated < 6
 
 
+@pytest.mark.parametrize("num_sinks", [0, 3, 6])
+@pytest.mark.parametrize("num_cached", [0, 1, 2, 13, 22])
+def test_a_long_prefix_of_both_tiers_costs_sinks_and_a_window(make_engine, num_cached, num_sinks):
+    """25 blocks of a prompt, of which the device has the first few and the host all: a table holds those still seen."""
+    config = scheduler_config(max_num_batched_tokens=8, swap_costs=False)
+    sizes = {"num_blocks": 40, "num_host_blocks": 200, "block_size": 4, "window": 10, "num_sinks": num_sinks}
+    engine = make_engine(config, **sizes)
+    for kind in range(3):
+        prompt = [(i * 7 + 31 * kind) % 89 for i in range(101)]
+        engine.add(make_request(prompt, f"r{kind}", max_tokens=1))
+        drain(engine)
+    prompt = [i * 7 % 89 for i in range(101)]
+    engine.add(make_request(prompt[: 4 * num_cached + 1], "some", max_tokens=1))
+    drain(engine)
+    engine.add(make_request(prompt, "again", max_tokens=60))
+    run = drain(engine)
+    assert run.stats["again"].num_cached_tokens == 100
+    assert run.tokens["again", 0] == expected(prompt, 60, window=10, num_sinks=num_sinks)
+    assert run.max_allocated < 16, "copies to host memory hold some, and the prompt alone has 26"
+
+
 def test_match_end_by_trying_every_end():
     hashes = [bytes([i]) for i in range(12)]
     window = KvWindow(size=7, num_sinks=0, block_size=4, max_step_tokens=4)

@@ -45,7 +45,7 @@ DAMAGES: tuple[tuple[str, Callable[[Path, int], None]], ...] = (("flipped", _fli
 async def corrupt_disk(strike: Strike) -> Proof:
     """Damage every file, also those that come later; the worker must say that it could not load them."""
     process = await strike.process()
-    folder, damaged, seen = strike.place.kv_path(strike.target), Counter[str](), set[tuple[Path, int]]()
+    folder, damaged, seen = strike.place.kv_path(strike.target), Counter[str](), dict[Path, tuple[int, int]]()
     before, until_s, is_over = await _refused(strike), time.monotonic() + strike.lasting_s, False
     while not is_over:
         await asyncio.to_thread(_damage_all, folder, damaged, seen)
@@ -61,15 +61,23 @@ async def corrupt_disk(strike: Strike) -> Proof:
     return {"pid": process.pid, **damaged, "refused_blocks": int(found)}
 
 
-def _damage_all(folder: Path, damaged: Counter[str], seen: set[tuple[Path, int]]) -> None:
+def _damage_all(folder: Path, damaged: Counter[str], seen: dict[Path, tuple[int, int]]) -> None:
     for path in sorted(folder.glob("*/*/*.kv")):
-        name, damage = DAMAGES[len(seen) % len(DAMAGES)]
+        number = damaged.total()
+        name, damage = DAMAGES[number % len(DAMAGES)]
         with contextlib.suppress(FileNotFoundError):  # the worker was faster
-            file = path, path.stat().st_ino
-            if file not in seen:
-                damage(path, len(seen) + 1)
-                damaged[name] += 1
-                seen.add(file)
+            if seen.get(path) == _version(path):
+                continue
+            damage(path, number + 1)
+            damaged[name] += 1
+            if name != "removed":
+                seen[path] = _version(path)
+
+
+def _version(path: Path) -> tuple[int, int]:
+    """Tells a file from the one that the worker writes in its place, which may get the same inode."""
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns
 
 
 async def _refused(strike: Strike) -> float:
