@@ -38,6 +38,7 @@ def perplexity():
 
 
 @pytest.mark.parametrize("adapter", SLICES)
+@pytest.mark.slow
 def test_adapter_owns_its_slice(perplexity, adapter):
     own = SLICES[adapter]
     assert perplexity[adapter, own] <= 0.7 * perplexity[None, own]

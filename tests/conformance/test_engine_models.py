@@ -107,6 +107,7 @@ def make(name: str, adapter: AdapterFiles | None = None, **params: Any) -> Engin
     return request if adapter is None else with_terms(request, adapter_digest=adapter.digest)
 
 
+@pytest.mark.slow
 async def test_both_clients_of_a_model_say_the_same(sides: tuple[Side, Side]) -> None:
     for side in sides:
         await _say_everything(side)

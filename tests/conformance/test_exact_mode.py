@@ -223,6 +223,7 @@ def test_without_exact_mode_torch_fails_these_checks(long_path: Path, dtype: str
         ],
     ),
 )
+@pytest.mark.slow
 def test_threads_change_no_bit_or_they_are_part_of_the_identity(long_path: Path, dtype: str, kernels: str) -> None:
     prompt, before = prompt_of(70), torch.get_num_threads()
     try:

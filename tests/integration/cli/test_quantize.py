@@ -14,6 +14,7 @@ TEXT = str(ROOT / "tests/fixtures/held_out/prose.txt")
 COMMAND = ["quantize", "--model", str(ROOT / "models/draft"), "--calibration", TEXT, "--threads", "1"]
 
 
+@pytest.mark.slow
 def test_a_copy_is_written_and_a_loss_beyond_the_bound_is_an_exit_code(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

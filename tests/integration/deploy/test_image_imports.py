@@ -66,6 +66,7 @@ def _key(name: str) -> str:
 
 
 @pytest.mark.parametrize("service", RUNS)
+@pytest.mark.slow
 def test_a_service_starts_with_the_packages_of_its_image(service: str) -> None:
     kept = installed(service)
     hidden = [

@@ -81,6 +81,7 @@ async def test_a_request_for_a_sleeping_model_is_held_and_wakes_it(platform: Pla
     assert {name: process["pid"] for name, process in found.items()} == pids, "no process was started or ended"
 
 
+@pytest.mark.slow
 async def test_alternating_load_loses_nothing_and_changes_seldom(platform: PlatformProcess) -> None:
     prompts = [[5 + number, 6, 7] for number in range(4)]
     async with client_of(platform) as client:

@@ -21,9 +21,8 @@ NUM_TOKENS = 400
 SCHEMES = {"compressed-nvfp4": "nvfp4", "nf4-double": "nf4", "llm-int8": "llm-int8"}
 
 
-@pytest.mark.parametrize(
-    "name", ["compressed-nvfp4", *(pytest.param(name, marks=pytest.mark.slow) for name in ("nf4-double", "llm-int8"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCHEMES)
 def test_a_checkpoint_is_served_and_a_stream_outlives_its_worker(tmp_path: Path, name: str) -> None:
     folder, size = save_shipped(tmp_path / "base", name), ("--decode", "2", "--max-decode", "2")
     with running_platform(tmp_path, *size, "--model", str(folder)) as platform:

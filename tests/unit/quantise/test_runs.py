@@ -59,6 +59,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @needs_kernels
 @pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.slow
 def test_a_checkpoint_is_served_with_the_perplexity_that_it_says(made: Any, scheme: str) -> None:
     folder, report = made[scheme]
     expected = read_expected(folder)

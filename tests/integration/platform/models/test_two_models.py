@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 
 from stratos.store.local_store import LocalStore
 from stratos.store.registry.catalogue import manifest_key
@@ -110,6 +111,7 @@ async def test_a_published_model_is_served_by_reference_and_one_that_is_not_whol
     await eventually(lambda: _has(platform, pids), "its worker has left")
 
 
+@pytest.mark.slow
 async def test_streams_stay_on_their_revision_over_a_switch_and_a_rollback(
     platform: PlatformProcess, tmp_path: Path
 ) -> None:

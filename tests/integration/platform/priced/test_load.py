@@ -42,6 +42,7 @@ def tenants_file(folder: Path, **keys: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_an_open_loop_of_several_tenants_is_counted_by_tenant_and_reason(
     platform: MoneyPlatform, keys: dict[str, str], tmp_path: Path
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_trace_is_replayed_with_its_lengths_and_shared_prefixes(
     assert (report["total_input_tokens"], report["total_output_tokens"]) == (1120, 6)
 
 
+@pytest.mark.slow
 async def test_what_was_sent_is_exported_and_can_be_replayed(
     platform: MoneyPlatform, keys: dict[str, str], tmp_path: Path
 ) -> None:

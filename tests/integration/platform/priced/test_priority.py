@@ -181,6 +181,7 @@ async def test_classes_go_in_their_order_and_tenants_of_a_class_by_weight(platfo
     assert 5 <= first.count("heavy") <= 7, order
 
 
+@pytest.mark.slow
 async def test_a_waiting_request_rises_after_two_seconds_and_batch_no_higher_than_standard(
     platform: MoneyPlatform, load: Load
 ) -> None:

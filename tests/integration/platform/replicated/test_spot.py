@@ -46,7 +46,8 @@ async def workers_of(http: httpx.AsyncClient, name: str) -> list[str]:
     return [attempt["worker"] for generation in await attempts_of(http, name) for attempt in generation["attempts"]]
 
 
-@pytest.mark.parametrize("taken", [killed, pytest.param(noticed, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("taken", [killed, noticed])
 async def test_a_batch_outlives_its_spot_worker(
     platform: PlatformProcess, taken: Callable[[OtherWorker], Awaitable[None]]
 ) -> None:

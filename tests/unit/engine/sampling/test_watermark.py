@@ -92,6 +92,7 @@ def marked() -> list[list[int]]:
     return outputs(8, MARK)
 
 
+@pytest.mark.slow
 def test_marked_output_is_detected_and_nothing_else(marked: list[list[int]]) -> None:
     assert all(detect(MARK, ids).z_score > 4 for ids in marked), [detect(MARK, ids).z_score for ids in marked]
     plain = outputs(8, None)
