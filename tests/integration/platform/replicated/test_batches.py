@@ -62,6 +62,7 @@ async def has_begun(http: httpx.AsyncClient, batch_id: str) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 async def test_a_batch_outlives_a_killed_gateway(platform: PlatformProcess) -> None:
     """In rounds, until a slice was computed again."""
     async with client_of(platform) as http, ledger_of(platform) as ledger:
