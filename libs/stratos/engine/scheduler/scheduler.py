@@ -193,9 +193,9 @@ class Scheduler:
             self._is_short = self.num_free_seqs <= 0
             if self.waiting and not self._is_short:
                 self._admit(decision, budget, now, *self._find_next(decision, budget, now))
-        waits = {*paused, *decision.held}
-        prompts = [s for s in self.running if s not in waits] if len(self.running) > num_streams else []
-        self._divide(prompts, decision, budget, now)
+        if len(self.running) > num_streams:  # there are prompts, as in few steps
+            waits = {*paused, *decision.held}
+            self._divide([s for s in self.running if s not in waits], decision, budget, now)
         if paused and not self._pauses.has_won(decision.scheduled):
             self._serve(paused, decision, budget, now)
         self._pauses.note(paused, decision.scheduled)

@@ -35,9 +35,12 @@ class Courtesy:
         self.limit = math.inf
         """Lines that may run now."""
 
-    def watch(self, count_running: Callable[[], int], on_room: Callable[[], None]) -> None:
-        """Look at the loop as long as lines run; ``on_room`` is told when more of them may."""
+    def serve(self, count_running: Callable[[], int], on_room: Callable[[], None]) -> None:
+        """Say whose lines they are; ``on_room`` is told after each look, as more of them may run then."""
         self._count_running, self._on_room = count_running, on_room
+
+    def watch(self) -> None:
+        """Look at the loop as long as lines run."""
         if self._timer is None and self._late_s:
             self._wait()
 

@@ -61,6 +61,7 @@ class LineGate:
         self._halved_s = float("-inf")
         self._pace_s = pace_s
         self._courtesy = courtesy or Courtesy()
+        self._courtesy.serve(lambda: self._num_running, self._admit)
         metrics.batch_lines_limit.set_function(lambda: self.limit)
         self._next: asyncio.TimerHandle | None = None
         """When lines may begin again, where the last one has just begun."""
@@ -106,7 +107,7 @@ class LineGate:
                 self._sweep, self._last_key = sweep, key
                 self._num_running += 1
                 begins.set_result(None)
-                self._courtesy.watch(lambda: self._num_running, self._admit)
+                self._courtesy.watch()
                 if self._pace_s:
                     now = asyncio.get_running_loop().time()
                     self._pause(now, now + _MOST_HELD_S)

@@ -259,7 +259,7 @@ def _counted(fleet: Fleet, *, is_live: bool) -> LiveWorkers:
     found: dict[str, Counter[WorkerRole]] = {}
     for worker in fleet.workers:
         is_counted = worker.is_live or worker.is_resting or not (is_live or worker.is_spare)
-        if is_counted and worker.status is not None and not worker.status.is_spot:
+        if is_counted and worker.status is not None and not worker.is_spot:
             found.setdefault(worker.status.identity.model_digest, Counter())[worker.ref.role] += 1
     return found
 
