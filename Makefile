@@ -35,8 +35,8 @@ BUILD_KERNELS := PYTHONPATH=libs $(BIN)/python -m stratos.engine.native.build
 # Many container images forbid it; then every process, and every test run, would compile torch and our own code again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run test test-unit test-thorough test-integration test-promises test-monitoring test-clients test-ray \
-  client-packages pytest check fmt proto proto-check manifests bench quality reproduce chaos speculation images e2e clean
+.PHONY: help setup run test test-unit test-thorough test-slow test-integration test-promises test-monitoring test-clients \
+  test-ray client-packages pytest check fmt proto proto-check manifests bench quality reproduce chaos speculation images e2e clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -83,10 +83,16 @@ test-unit: setup ## Unit tests only
 
 test-thorough: setup ## Property tests with all their examples, and what is slow: minutes longer
 	@HYPOTHESIS_PROFILE=thorough OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) tests/unit $(TESTS)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) -m slow tests $(TESTS)
+	@$(MAKE) --no-print-directory test-slow
 
 speculation: setup ## The whole matrix in which drafts must change no bit, planted errors included: an hour of one core
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) -m "matrix or slow or not slow" tests/conformance/test_speculation.py tests/unit/engine/speculation tests/integration/platform/test_drafting_fleet.py $(TESTS)
+
+# Many of them kill processes under load: one that fails beside others is tried once more with the machine to itself, and
+# both outcomes are shown.
+SLOW = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests
+test-slow: setup ## What is too slow for `make test`: a quarter of an hour
+	@$(SLOW) $(XDIST) || { echo "==> those that failed, alone"; $(SLOW) -n 0 --last-failed --last-failed-no-failures none; }
 
 test-integration: setup ## Tests with real processes and real gRPC
 	@$(BIN)/python -m pytest tests/integration tests/conformance $(TESTS)

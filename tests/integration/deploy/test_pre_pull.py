@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,8 @@ def test_its_command_pulls_says_so_and_ends_when_it_is_told_to(tmp_path: Path) -
         process.terminate()
         assert process.wait(5) == 0
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it ended, and left nothing
+            os.killpg(process.pid, signal.SIGKILL)
     missing = subprocess.run([*command[:4], f"registry:org/big@{NEXT}"], env=env, capture_output=True, check=False)
     assert missing.returncode == 1, "the pod fails, and its status says why"
     assert b"is not published" in missing.stderr + missing.stdout
