@@ -106,7 +106,7 @@ class World:
 @pytest.fixture
 async def world(redis_url: str) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
-        redis = [await stack.enter_async_context(open_redis(redis_url)) for _ in range(2)]
+        redis = [await stack.enter_async_context(open_redis(redis_url, timeout_s=20)) for _ in range(2)]
         yield World(
             [LedgerStore(one, CONFIG) for one in redis], UsageReader(redis[0], CONFIG),
             [WindowStore(one, CONFIG) for one in redis],
