@@ -142,13 +142,14 @@ def build_endpoints(parts: GatewayParts, edge: Edge, tools: PreparationTools) ->
     chooser = ModelChooser(parts.backends.choices, catalogue.resolve, parts.backends.choice_affinity)
     chains = Chains(catalogue.resolve, chooser, parts.metrics)
     scores, workers = ScoreSender(parts.fleet), sources[-1:]
+    unrecorded = [step for step in around if not isinstance(step, StreamStep)]
     verdicts = ModerationSource(parts.admission, parts.surroundings.clock)
     return {
         **{
             d.path: Endpoint(edge, GenerationPreparer(tools, d), around, sources, sender, begun, chains)
             for d in DIALECTS
         },
-        **{d.path: Endpoint(edge, GenerationPreparer(tools, d), around, workers, scores) for d in SCORING_DIALECTS},
+        **{d.path: Endpoint(edge, GenerationPreparer(tools, d), unrecorded, workers, scores) for d in SCORING_DIALECTS},
         "/v1/embeddings": Endpoint(edge, embedding, around, [vectors], VectorSender()),
         "/v1/moderations": Endpoint(edge, ModerationPreparer(), around, [verdicts], ReadySender()),
         **ready_endpoints(edge, around, TokenCounting(catalogue=catalogue)),

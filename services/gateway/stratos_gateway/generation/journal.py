@@ -167,8 +167,10 @@ class ChoiceJournal:
                 return self.accept(delta)
             finally:
                 self.cuts = kept
-        first = replace(delta, token_ids=delta.token_ids[:num_first], finish_reason=None)
-        rest = replace(delta, offset=delta.offset + num_first, token_ids=delta.token_ids[num_first:])
+        ids, logprobs = delta.token_ids, delta.logprobs
+        first = replace(delta, token_ids=ids[:num_first], logprobs=logprobs[:num_first], finish_reason=None)
+        offset, logprobs = delta.offset + num_first, logprobs[num_first:]
+        rest = replace(delta, offset=offset, token_ids=ids[num_first:], logprobs=logprobs)
         self.cuts = []
         num_new = self.accept(first) if num_first else 0
         if len(self.ids) == cut:
@@ -206,11 +208,13 @@ class ChoiceJournal:
         if num_ids == pending.num_taken:
             pending.text = texts + pending.text
             return self.take()
+        ids = self.ids[pending.num_taken : num_ids]
+        entries, pending.entries = pending.entries[: len(ids)], pending.entries[len(ids) :]
         chunk = ChoiceChunk(
             index=self.index,
             text="".join(texts),
-            token_ids=self.ids[pending.num_taken : num_ids],
-            entries=[],
+            token_ids=ids,
+            entries=entries,
             finish_reason=None,
             is_first=not pending.is_started,
         )

@@ -2,25 +2,28 @@
 
 A piece is its choice (left out where there is one alone), the number of its tokens with a mark for the end, their ids,
 and why the worker ended it; all numbers are LEB128, so a token of a vocabulary below 2^21 takes 1 to 3 bytes and a
-piece one more.  A block begins with the cached tokens of each prompt, and the second in
-which a choice first ended.
+piece one more.  Where log probabilities were asked for, each token's follow its piece, as the float32 that workers
+send.  A block begins with the cached tokens of each prompt, and the second in which a choice first ended.
 """
 
 from __future__ import annotations
 
+import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 
 import orjson
 
 from stratos.common.leb128 import add_number, read_number
 from stratos.core.adapter import AdapterRef
-from stratos.core.requests.records import FinishReason
+from stratos.core.requests.records import FinishReason, PositionLogprobs, TokenLogprob
 from stratos_gateway.openai.rendering import AnswerIdentity
 
 _FORMAT = 1
+_FLOAT = struct.Struct("<f")
 _CAUSES: tuple[FinishReason | None, ...] = (
     None, FinishReason.STOP, FinishReason.LENGTH, FinishReason.GRAMMAR, FinishReason.EXHAUSTED,
 )  # fmt: skip
@@ -51,6 +54,8 @@ class Piece:
     ids: Sequence[int]
     ends: bool = False
     cause: FinishReason | None = None
+    logprobs: Sequence[PositionLogprobs] = ()
+    """Of its first tokens: of all, but where its choice was ended from outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +113,8 @@ def decode_head(content: bytes) -> StreamHead | None:
     )
 
 
-def add_piece(buffer: bytearray, piece: Piece, num_choices: int) -> None:
-    """Append a piece to those of its block."""
+def add_piece(buffer: bytearray, piece: Piece, num_choices: int, *, has_logprobs: bool = False) -> None:
+    """Append a piece to those of its block; whether it has log probabilities is the same for all of a record."""
     if num_choices > 1:
         add_number(buffer, piece.choice)
     add_number(buffer, 2 * len(piece.ids) + piece.ends)
@@ -117,6 +122,14 @@ def add_piece(buffer: bytearray, piece: Piece, num_choices: int) -> None:
         add_number(buffer, token_id)
     if piece.ends:
         buffer.append(_CAUSES.index(piece.cause))
+    if has_logprobs:
+        add_number(buffer, len(piece.logprobs))
+        for position in piece.logprobs:
+            add_number(buffer, len(position.top))
+            for token in (position.sampled, *position.top):
+                add_number(buffer, token.token_id)
+                add_number(buffer, token.rank)
+                buffer += _FLOAT.pack(token.logprob)
 
 
 def add_tokens(buffer: bytearray, token_ids: Iterable[int]) -> None:
@@ -145,13 +158,14 @@ def encode_block(num_cached: Sequence[int], ended_unix_s: int, pieces: bytes) ->
     return bytes(head) + pieces
 
 
-def decode_block(content: bytes, num_prompts: int, num_choices: int) -> RecordedBlock:
+def decode_block(content: bytes, num_prompts: int, num_choices: int, *, has_logprobs: bool = False) -> RecordedBlock:
     """The way back.
 
     Args:
         content: of the block.
         num_prompts: of the request.
         num_choices: over all prompts.
+        has_logprobs: its request asked for log probabilities of the answer.
 
     Raises:
         ValueError: it is no block.
@@ -159,12 +173,12 @@ def decode_block(content: bytes, num_prompts: int, num_choices: int) -> Recorded
     try:
         numbers = iter(content)
         head = [read_number(numbers, next(numbers)) for _ in range(num_prompts + 1)]
-        return RecordedBlock(tuple(head[:-1]), head[-1], list(_pieces(numbers, num_choices)))
-    except (StopIteration, IndexError, RuntimeError) as error:
+        return RecordedBlock(tuple(head[:-1]), head[-1], list(_pieces(numbers, num_choices, has_logprobs)))
+    except (StopIteration, IndexError, RuntimeError, struct.error) as error:
         raise ValueError("not a block of a stream") from error
 
 
-def _pieces(numbers: Iterator[int], num_choices: int) -> Iterator[Piece]:
+def _pieces(numbers: Iterator[int], num_choices: int, has_logprobs: bool) -> Iterator[Piece]:
     for first in numbers:
         choice = 0
         if num_choices > 1:
@@ -172,7 +186,21 @@ def _pieces(numbers: Iterator[int], num_choices: int) -> Iterator[Piece]:
         length = read_number(numbers, first)
         ids = [read_number(numbers, next(numbers)) for _ in range(length >> 1)]
         cause = _CAUSES[next(numbers)] if length & 1 else None
-        yield Piece(choice, ids, ends=bool(length & 1), cause=cause)
+        num_positions = read_number(numbers, next(numbers)) if has_logprobs else 0
+        logprobs = tuple([_position(numbers) for _ in range(num_positions)])
+        yield Piece(choice, ids, ends=bool(length & 1), cause=cause, logprobs=logprobs)
+
+
+def _position(numbers: Iterator[int]) -> PositionLogprobs:
+    num_top = read_number(numbers, next(numbers))
+    sampled, *top = [_token(numbers) for _ in range(1 + num_top)]
+    return PositionLogprobs(sampled, tuple(top))
+
+
+def _token(numbers: Iterator[int]) -> TokenLogprob:
+    token_id, rank = read_number(numbers, next(numbers)), read_number(numbers, next(numbers))
+    (logprob,) = _FLOAT.unpack(bytes(islice(numbers, _FLOAT.size)))
+    return TokenLogprob(token_id, logprob, rank)
 
 
 def encode_end(num_cached: Sequence[int]) -> bytes:

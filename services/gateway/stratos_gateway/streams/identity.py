@@ -39,7 +39,6 @@ def new_identity(request: ClientRequest[PreparedGeneration], key: str) -> Answer
 
 
 def can_be_recorded(request: ClientRequest[PreparedGeneration]) -> bool:
-    """A record has tokens: no log probabilities, and nothing that a content policy made of them."""
+    """A record has the answer's tokens: nothing of its prompt, and nothing that a content policy made of them."""
     options = request.prepared.options
-    logprobs = options.num_logprobs, options.num_prompt_logprobs, options.num_echo_logprobs
-    return request.screen is None and logprobs == (None, None, None)
+    return request.screen is None and options.num_prompt_logprobs is None and options.num_echo_logprobs is None

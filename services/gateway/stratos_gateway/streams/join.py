@@ -176,7 +176,7 @@ class StreamJoin:
         """Why a response without a client cannot be."""
         if sub_key is None:
             return DependencyDown("the tenant has no data key yet")
-        text = "background: its answer cannot be kept: it has log probabilities, the plan has a content policy, "
+        text = "background: its answer cannot be kept: it has log probabilities of its prompt, the plan has a content policy, "
         text += f"or the body is larger than {self._config.max_body_bytes} bytes"
         return BadRequest(text, param="background", code="unsupported_parameter")
 
@@ -304,7 +304,10 @@ class StreamJoin:
         output: Callable[[], Output | None],
     ) -> OwnedStream:
         """Record the request's answer from there on."""
-        owned = OwnedStream(request.tenant.id, place.stream, begins, place.num_choices, request.place.end_if_open)
+        owned = OwnedStream(
+            request.tenant.id, place.stream, begins, place.num_choices, request.place.end_if_open,
+            has_logprobs=request.prepared.options.num_logprobs is not None,
+        )  # fmt: skip
         num_prompts = len(request.prepared.specs)
 
         def num_cached() -> Sequence[int]:

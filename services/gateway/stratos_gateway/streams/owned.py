@@ -41,6 +41,7 @@ class OwnedStream:
         begins: where this owner begins.
         num_choices: over all prompts.
         end_with: ends the answer with an error.
+        has_logprobs: its answer has log probabilities, which no frame has.
     """
 
     def __init__(
@@ -50,6 +51,8 @@ class OwnedStream:
         begins: Ownership,
         num_choices: int,
         end_with: Callable[[StratosError], None],
+        *,
+        has_logprobs: bool = False,
     ) -> None:
         self.tenant_id, self.stream_id = tenant_id, stream_id
         self.epoch, self._block, self._number = begins.epoch, begins.block, begins.number
@@ -66,9 +69,9 @@ class OwnedStream:
         self.ends = ""
         self.frame: array[int] | None = None
         """Newest tokens of all streams of the tenant, as ``StreamFrame`` has them."""
-        self._num_choices = num_choices
+        self._num_choices, self._has_logprobs = num_choices, has_logprobs
         self._num_skipped = [0] * num_choices
-        self.is_plain = num_choices == 1
+        self._can_be_plain = self.is_plain = num_choices == 1 and not has_logprobs
         """All tokens that come are to be recorded, and of one choice."""
         self._is_framed = False
         """A block of it is written, so a token is recorded as soon as it is in a frame."""
@@ -84,7 +87,7 @@ class OwnedStream:
     def skip(self, num_tokens: Sequence[int]) -> None:
         """The next tokens of each choice are in older blocks: their chunk waits for a place that its client has."""
         self._num_skipped = list(num_tokens)
-        self.is_plain = self._num_choices == 1 and not any(num_tokens)
+        self.is_plain = self._can_be_plain and not any(num_tokens)
 
     def note(self, chunk: ChoiceChunk) -> None:
         """A chunk, about to be sent."""
@@ -95,15 +98,16 @@ class OwnedStream:
         if self.is_lost:
             return
         self._add_plain()
-        num_skipped = self._num_skipped[chunk.index]
+        num_skipped, entries = self._num_skipped[chunk.index], chunk.entries
         if num_skipped:
             self._num_skipped[chunk.index] = max(0, num_skipped - len(ids))
-            self.is_plain = self._num_choices == 1 and not any(self._num_skipped)
-            ids = ids[num_skipped:]
-        piece = Piece(chunk.index, ids, chunk.finish_reason is not None, chunk.cause)
+            self.is_plain = self._can_be_plain and not any(self._num_skipped)
+            ids, entries = ids[num_skipped:], entries[num_skipped:]
+        logprobs = [entry.logprobs for entry in entries]
+        piece = Piece(chunk.index, ids, chunk.finish_reason is not None, chunk.cause, logprobs)
         if piece.ends and not self._ended_unix_s:
             self._ended_unix_s = int(self.ended_unix_s())  # before it is rendered, so that both say the same
-        add_piece(self._pieces, piece, self._num_choices)
+        add_piece(self._pieces, piece, self._num_choices, has_logprobs=self._has_logprobs)
         self._num_pieces += 1
         self.is_due = True
 

@@ -36,6 +36,7 @@ class RecordReading:
         options = prepared.options
         stops = options.stop, options.include_stop
         self._num_choices, self._note_end = options.n, note_end
+        self._has_logprobs = options.num_logprobs is not None
         self._num_prompt_tokens = sum(spec.num_told_prompt_tokens for spec in prepared.specs)
         self._num_prior = sum(spec.num_prior_tokens for spec in prepared.specs)
         self._token_of = prepared.token_of
@@ -93,7 +94,8 @@ class RecordReading:
     def _absorb_block(self, number: int, content: bytes) -> None:
         num_prompts = len(self.journals)
         try:
-            block = decode_block(content, num_prompts, num_prompts * self._num_choices)
+            num_choices = num_prompts * self._num_choices
+            block = decode_block(content, num_prompts, num_choices, has_logprobs=self._has_logprobs)
         except ValueError as error:
             raise StreamGone("the record of this stream cannot be read") from error
         if number != self.block:
@@ -136,6 +138,7 @@ class RecordReading:
                 index=choice.index,
                 offset=len(choice.ids),
                 token_ids=piece.ids,
+                logprobs=piece.logprobs,
                 finish_reason=piece.cause if piece.ends else None,
             )
         )

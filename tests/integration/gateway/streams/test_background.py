@@ -65,6 +65,15 @@ async def test_it_is_polled_at_any_gateway_and_billed_once(worlds: list[AdminWor
     await eventually(is_billed, "one request of all its tokens is billed")
 
 
+async def test_its_log_probabilities_are_kept(worlds: list[AdminWorld]) -> None:
+    one, two = worlds
+    asked = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
+    [text] = (await ended(two, (await begin(one, **asked))["id"]))["output"][0]["content"]
+    plain = await call(one, "POST", PATH, json={**BODY, **asked, "background": False})
+    assert text == plain.json()["output"][0]["content"][0]
+    assert len(text["logprobs"]) > 10
+
+
 async def test_its_stream_goes_on_behind_any_event_at_any_gateway(worlds: list[AdminWorld]) -> None:
     one, two = worlds
     one.worker.step_s = two.worker.step_s = 0.01
@@ -142,7 +151,6 @@ async def test_what_cannot_be_kept_is_refused_by_name(redis_url: str, tmp_path: 
     refused: list[tuple[dict[str, Any], str]] = [
         ({"store": False}, "store"),
         ({"background": "yes"}, "background"),
-        ({"include": ["message.output_text.logprobs"]}, "background"),
         ({"user": "x" * 5000}, "background"),
     ]
     async with stream_worlds(redis_url, tmp_path, num=1, first={"max_body_bytes": 4096}) as [world]:

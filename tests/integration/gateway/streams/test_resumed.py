@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -100,6 +102,44 @@ async def test_choices_are_resumed_each_where_it_stands(worlds: list[AdminWorld]
     assert contents(begun, rest) == expected
 
 
+LOGPROBS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"logprobs": True, "top_logprobs": 2},
+    "/v1/completions": {"logprobs": 2, "n": 2, "temperature": 1.0},
+    "/v1/responses": {"include": ["message.output_text.logprobs"], "top_logprobs": 1},
+}
+
+
+def told(*reads: Read) -> dict[int, list[Any]]:
+    """Log probabilities of each choice, token by token, and the offsets that completions tell."""
+    found: dict[int, list[Any]] = defaultdict(list)
+    for event in (event for part in reads for event in part.events if event.data != "[DONE]"):
+        value = json.loads(event.data)
+        [choice, *_] = value.get("choices") or [{}]
+        logprobs = value.get("logprobs") if value.get("type") == "response.output_text.delta" else choice.get("logprobs")
+        if isinstance(logprobs, dict):
+            logprobs = logprobs.get("content") or list(zip(*map(logprobs.get, _OFFSETS), strict=True))
+        found[choice.get("index", 0)] += logprobs or []
+    return dict(found)
+
+
+_OFFSETS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+
+
+@pytest.mark.parametrize("path", list(LOGPROBS))
+async def test_log_probabilities_come_again_and_go_on(worlds: list[AdminWorld], path: str) -> None:
+    one, two = worlds
+    more = LOGPROBS[path]
+    first = await whole(one, path, "a key", **more)
+    assert texts(await whole(two, path, "a key", **more)) == texts(first)
+    expected = told(first)
+    assert all(len(entries) > 10 for entries in expected.values()), expected
+    one.worker.step_s = 0.02
+    for most in (1, 2, 5, 8, 9):
+        begun = await read(one, "POST", path, body(path, **more), most=most, idempotency_key=f"cut after {most}")
+        rest = await read(two, "GET", f"/v1/streams/{begun.stream}", last_event_id=begun.last_id)
+        assert (rest.status, told(begun, rest)) == (200, expected), most
+
+
 async def test_an_answer_is_billed_once_however_often_it_is_left(worlds: list[AdminWorld], redis_url: str) -> None:
     for world in worlds:
         world.worker.step_s = 0.01
@@ -172,3 +212,27 @@ async def test_whole_answers_are_given_again_under_their_key(worlds: list[AdminW
     assert first.status == again.status_code == 200
     assert again.content == repeated.content
     assert num_submits(worlds) == 1
+
+
+async def test_the_best_of_several_is_the_same_everywhere(worlds: list[AdminWorld]) -> None:
+    sent = {"model": "base", "prompt": "go", "max_tokens": 60, "best_of": 3, "temperature": 1.0, "logprobs": 1}
+    answers = [
+        await world.public.post(
+            "/v1/completions",
+            json=sent,
+            headers={"authorization": f"Bearer {world.keys['user']}", "idempotency-key": "best"},
+        )
+        for world in worlds
+    ]
+    assert answers[0].content == answers[1].content
+    assert answers[0].json()["choices"][0]["logprobs"]["tokens"]
+    assert num_submits(worlds) == 1
+
+
+async def test_scores_have_no_record(worlds: list[AdminWorld]) -> None:
+    """They are computed again: a record would have the words that were looked at, and no score."""
+    sent = {"model": "base", "text_1": "go", "text_2": ["on", "off"]}
+    for world in worlds:
+        headers = {"authorization": f"Bearer {world.keys['user']}", "idempotency-key": "scores"}
+        answer = await world.public.post("/v1/score", json=sent, headers=headers)
+        assert (answer.status_code, answer.headers.get("x-stratos-stream", "none")) == (200, "none"), answer.text

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stratos.common.errors import BadRequest
 from stratos.core.adapter import AdapterRef
-from stratos.core.requests.records import FinishReason
+from stratos.core.requests.records import FinishReason, PositionLogprobs, TokenLogprob
 from stratos_gateway.openai.rendering import AnswerIdentity
 from stratos_gateway.streams.asking import derived_seed, is_stream_id, stream_id
 from stratos_gateway.streams.codec import (
@@ -33,6 +35,24 @@ def pieces(draw: st.DrawFn) -> Piece:
     ids = draw(st.lists(st.integers(0, 300_000), max_size=5))
     ends = draw(st.booleans())
     return Piece(draw(st.integers(0, 5)), ids, ends, draw(st.sampled_from(CAUSES)) if ends else None)
+
+
+TOKENS = st.builds(
+    TokenLogprob, st.integers(0, 300_000), st.floats(max_value=0.0, width=32, allow_nan=False), st.integers(1, 300_000)
+)
+POSITIONS = st.builds(PositionLogprobs, TOKENS, st.lists(TOKENS, max_size=3).map(tuple))
+
+
+@given(st.lists(st.tuples(pieces(), st.lists(POSITIONS, max_size=5).map(tuple))))
+def test_log_probabilities_come_back_bit_by_bit(found: list[tuple[Piece, tuple[PositionLogprobs, ...]]]) -> None:
+    written, buffer = [replace(piece, logprobs=logprobs) for piece, logprobs in found], bytearray()
+    for piece in written:
+        add_piece(buffer, piece, 6, has_logprobs=True)
+    content = encode_block((), 0, bytes(buffer))
+    assert list(decode_block(content, 0, 6, has_logprobs=True).pieces) == written
+    if found and found[-1][1]:
+        with pytest.raises(ValueError, match="not a block"):
+            decode_block(content[:-1], 0, 6, has_logprobs=True)
 
 
 @given(st.lists(pieces()), st.lists(st.integers(0, 9999), min_size=3, max_size=3), st.integers(0, 1 << 40))
