@@ -176,8 +176,8 @@ class StreamJoin:
         """Why a response without a client cannot be."""
         if sub_key is None:
             return DependencyDown("the tenant has no data key yet")
-        text = "background: its answer cannot be kept: it has log probabilities of its prompt, the plan has a content policy, "
-        text += f"or the body is larger than {self._config.max_body_bytes} bytes"
+        text = "background: its answer cannot be kept: it has log probabilities of its prompt, "
+        text += f"the plan has a content policy, or the body is larger than {self._config.max_body_bytes} bytes"
         return BadRequest(text, param="background", code="unsupported_parameter")
 
     def _place(
