@@ -55,7 +55,7 @@ class Piece:
     ends: bool = False
     cause: FinishReason | None = None
     logprobs: Sequence[PositionLogprobs] = ()
-    """Of its first tokens: of all, but where its choice was ended from outside."""
+    """One per token, fewer where its choice was ended from outside."""
 
 
 @dataclass(frozen=True, slots=True)
