@@ -37,7 +37,6 @@ from stratos.cli.chaos.streams import bodies
 from stratos.cli.local.running import find_platform, list_processes
 from stratos.reproduce.load.local_platform import Platform, running_platform
 
-VICTIM = "decode-0"
 NUM_TOKENS = 1500
 WINDOW_S = 6.0
 NICE = 10
@@ -83,10 +82,10 @@ class Traffic:
         )
 
 
-async def state_of(data_dir: str) -> tuple[str, int]:
-    """State and process id of the victim."""
+async def state_of(data_dir: str, victim: str) -> tuple[str, int]:
+    """State and process id of a worker."""
     views = await list_processes(find_platform(Path(data_dir)))
-    view = next(view for view in views if view.name == VICTIM)
+    view = next(view for view in views if view.name == victim)
     return view.state, view.pid
 
 
@@ -97,7 +96,18 @@ def moved(data_dir: str) -> set[str]:
     return {word.strip(",:;()") for line in lines for word in line.split()}
 
 
-async def one_kill(platform: Platform, name: str, number: signal.Signals, num_streams: int) -> dict[str, Any]:
+def renamed(body: dict[str, Any], name: str) -> dict[str, Any]:
+    """The same request with a prompt that no worker has cached, or all would go to those that were not struck last."""
+    if "prompt" in body:
+        return body | {"prompt": f"# {name}\n{body['prompt']}"}
+    return body | {
+        "messages": [{**message, "content": f"# {name}\n{message['content']}"} for message in body["messages"]]
+    }
+
+
+async def one_kill(
+    platform: Platform, victim: str, name: str, number: signal.Signals, num_streams: int
+) -> dict[str, Any]:
     """Run streams, kill or drain, wait for the return."""
     traffic, data_dir = Traffic(), platform.data_dir
     facts = find_platform(Path(data_dir))
@@ -105,18 +115,21 @@ async def one_kill(platform: Platform, name: str, number: signal.Signals, num_st
     headers = {"authorization": f"Bearer {platform.key}"}
     async with httpx.AsyncClient(base_url=platform.url, headers=headers, timeout=120) as client:
         asked = bodies(models, num_streams, num_tokens=NUM_TOKENS)
-        tasks = [asyncio.create_task(traffic.run(client, name, place, body)) for place, (_, body) in enumerate(asked)]
+        tasks = [
+            asyncio.create_task(traffic.run(client, name, place, renamed(body, name)))
+            for place, (_, body) in enumerate(asked)
+        ]
         while sum(len(times) >= 10 for times in traffic.times.values()) < num_streams:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         start = time.perf_counter()
         await asyncio.sleep(WINDOW_S)
-        _, pid = await state_of(data_dir)
+        _, pid = await state_of(data_dir, victim)
         killed = time.perf_counter()
         os.kill(pid, number)
         state, new_pid = "", pid
         while state != "serving" or new_pid == pid:
             await asyncio.sleep(0.1)
-            state, new_pid = await state_of(data_dir)
+            state, new_pid = await state_of(data_dir, victim)
         back = time.perf_counter()
         await asyncio.sleep(1.0)
         traffic.is_over = True
@@ -163,7 +176,13 @@ def measure(args: argparse.Namespace, threads: int, turn: int) -> list[dict[str,
     flags = ("--decode", count, "--max-decode", count, "--threads", str(threads), *engine)
     with running_platform(*flags, env=env) as platform, busy_loops((os.cpu_count() or 1) if args.busy else 0):
         for kill in range(args.kills):
-            rows.append(asyncio.run(one_kill(platform, f"t{threads}-{turn}-{kill}", number, args.streams)))
+            rows.append(
+                asyncio.run(
+                    one_kill(
+                        platform, f"decode-{kill % args.decode}", f"t{threads}-{turn}-{kill}", number, args.streams
+                    )
+                )
+            )
             show({"threads": threads, **rows[-1]})
     return rows
 
