@@ -1,16 +1,21 @@
-"""StreamingLLM on a real platform: sinks and a window, KV handed over, a prompt found again, a worker killed."""
+"""StreamingLLM on a real platform: sinks and a window, KV handed over, a prompt found again, a worker killed.
+
+Once in float32, and once in bfloat16 by each build of the kernels that this processor runs.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from stratos.engine.native.isa import cpu_flags, supported_sets
 from tests.support.paths import BASE_MODEL
 from tests.support.waiting import wait_until
 from tests.support.worlds.core_driver import make_core, make_request, run
@@ -28,8 +33,6 @@ SIZE = (
     "2",
     "--max-decode",
     "2",
-    "--dtype",
-    "float32",
 )
 STREAMING = {"attention_window": 120, "attention_sinks": 4, "max_stream_len": 9000}
 ENV = {
@@ -37,20 +40,31 @@ ENV = {
     for role in ("PREFILL", "DECODE")
     for name, value in STREAMING.items()
 } | {"STRATOS_GATEWAY_MODEL__MAX_STREAM_LEN": "9000"}
+BUILDS = [("float32", "auto"), *(("bfloat16", isa.name) for isa in supported_sets(cpu_flags()))]
 NUM_TOKENS = 300
 PROMPTS = [[1 + (kind * 31 + place * (kind + 3)) % 907 for place in range(700)] for kind in range(3)]
 
 
-@pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
-    with running_platform(tmp_path_factory.mktemp("platform"), *SIZE, env=ENV) as running:
+@pytest.fixture(params=BUILDS, ids="-".join)
+def build(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """Type, and instruction set of the kernels."""
+    found: tuple[str, str] = request.param
+    return found
+
+
+@pytest.fixture
+def platform(tmp_path: Path, build: tuple[str, str]) -> Iterator[PlatformProcess]:
+    dtype, isa = build
+    env = ENV | {f"STRATOS_{role}_WORKER_RUNNER__NATIVE_ISA": isa for role in ("PREFILL", "DECODE")}
+    with running_platform(tmp_path, *SIZE, "--dtype", dtype, env=env) as running:
         yield running
 
 
-@pytest.fixture(scope="module")
-def expected() -> list[list[int]]:
+@pytest.fixture
+def expected(build: tuple[str, str]) -> list[list[int]]:
     """Greedy tokens of one engine that computes everything itself."""
-    core = make_core(BASE_MODEL, kv_pool_bytes=64 << 20, runner={"block_size": 16, **STREAMING})
+    runner = {"block_size": 16, "dtype": build[0], "native_isa": build[1], **STREAMING}
+    core = make_core(BASE_MODEL, kv_pool_bytes=64 << 20, runner=runner)
     params: dict[str, Any] = {"max_tokens": NUM_TOKENS, "temperature": 0.0, "ignore_eos": True}
     choices = run(core, *(make_request(prompt, str(kind), **params) for kind, prompt in enumerate(PROMPTS))).choices
     return [choices[str(kind), 0].ids for kind in range(len(PROMPTS))]

@@ -73,6 +73,8 @@ class ReceiverLeg:
         self._staging: StagingSlots | None = None
         self._offer: TransportOffer | None = None
         self._granted_s = 0.0
+        self._reserving: asyncio.Task[int] | None = None
+        """Room that is taken before ``Ready`` comes."""
         self._pending: asyncio.Task[SourceMessage | None] | None = None
         self._headers: dict[int, tuple[FrameHeader, float]] = {}
         self._checks: dict[int, int] = {}
@@ -100,17 +102,36 @@ class ReceiverLeg:
             StratosError: the source refused.
         """
         await self._stream.send(self._intent)
-        while not self._is_complete():
-            if (message := await self._next()) is None:
-                self._is_over = self._is_settled = True
-                raise WorkerLost("the source ended the hand-off early")
-            await self._handle(message)
+        if not self._intent.compute:  # its source has no queue, so nothing is held for long; each may wait for a step
+            self._reserving = asyncio.create_task(self._target.reserve(), name=f"room for leg {self._intent.leg}")
+        try:
+            await self._receive_all()
+        except asyncio.CancelledError:
+            if self._reserving is not None:
+                self._reserving.cancel()
+            raise
+        finally:
+            await self._end_reserving()
         assert self._source is not None, "frames come after Ready"
         assert self._finish is not None, "complete means finished"
         if not self._target.coverage.is_complete:
             return False
         await self._target.commit(self._source, self._finish, self._context.clock.now() - self._granted_s)
         return True
+
+    async def _receive_all(self) -> None:
+        while not self._is_complete():
+            if (message := await self._next()) is None:
+                self._is_over = self._is_settled = True
+                raise WorkerLost("the source ended the hand-off early")
+            await self._handle(message)
+
+    async def _end_reserving(self) -> None:
+        """Let it end: the next source finds what it took, or its error once more."""
+        if self._reserving is not None:
+            await asyncio.wait({self._reserving})
+            if not self._reserving.cancelled():
+                self._reserving.exception()
 
     def give_up(self, reason: str, *, is_whole: bool = False) -> Awaitable[None]:
         """Fence the leg off now; the awaitable does the rest and must be run, also when the request is cancelled."""
@@ -178,7 +199,7 @@ class ReceiverLeg:
         check_choice(ready.transport, self._intent.transports, mine, ready.capabilities, is_one_host=near)
         try:
             await context.transports.prepare(ready.transport)
-            num_tokens = await self._target.reserve()
+            num_tokens = await (self._reserving or self._target.reserve())
             staging = context.transports.staging(ready.transport)
             num_slots = context.config.num_slots
             offer, slots = await context.slot_queue.allocate(staging, ready.source.incarnation, num_slots, leg)

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from stratos.api.worker.v1 import decode_pb2, worker_pb2, worker_pb2_grpc
+from stratos.common.errors import Overloaded
 from stratos.core.placement import WorkerRole
+from stratos.core.requests.records import EngineRequest, PrefillJob
+from stratos.engine.contract.results import BlockReservation
 from stratos.engine.fake.runner import fake_generate
 from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN
 from stratos.worker.engine_client.base import BESIDE_STEPS, EngineClient
@@ -172,3 +175,60 @@ async def test_a_moved_stream_waits_for_two_of_its_successors_steps(
     await moved.over()
     assert calls in (["reserve", "commit_part"], ["reserve", "commit"]), "a part, where the leaving one had no more"
     await eventually(leaving.exit_code.done, "its end")
+
+
+async def leaving_with_a_stream(world: World) -> tuple[Worker, Worker, Stream]:
+    """A worker that has handed its stream back, its successor, and the stream."""
+    leaving = await world.start(WorkerRole.DECODE, **PATIENT)
+    successor = await world.start(WorkerRole.DECODE, worker_id="decode-1")
+    stream = await (await world.gateway(leaving)).submit(PROMPT, max_tokens=200)
+    await stream.wait_tokens(40)
+    leaving.process.start_drain(None)
+    await stream.over()
+    return leaving, successor, stream
+
+
+async def go_on_at(world: World, successor: Worker, stream: Stream, source: Worker) -> None:
+    """Let the stream end there, and compare."""
+    num_emitted = len(stream.tokens[0])
+    moved = await (await world.gateway(successor)).submit(
+        PROMPT, attempt=1, max_tokens=num_emitted + 5, choices=[emitted(stream)], prefill=(source.ref,)
+    )
+    await moved.over()
+    assert stream.tokens[0] + moved.tokens[0][num_emitted:] == undisturbed(PROMPT, num_emitted + 5)
+
+
+async def test_a_successor_takes_room_before_its_source_is_ready(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    leaving, successor, stream = await leaving_with_a_stream(world)
+    engine, source = successor.process.opened.context.engine, leaving.process.opened.context.engine
+    reserve, add_prefill, has_room = engine.reserve, source.add_prefill, asyncio.Event()
+
+    async def noted(request: EngineRequest) -> BlockReservation | None:
+        found = await reserve(request)
+        has_room.set()
+        return found
+
+    async def late(job: PrefillJob) -> None:
+        async with asyncio.timeout(10):
+            await has_room.wait()
+        await add_prefill(job)
+
+    monkeypatch.setattr(engine, "reserve", noted)
+    monkeypatch.setattr(source, "add_prefill", late)
+    await go_on_at(world, successor, stream, leaving)
+    assert received(successor) > 0
+    await successor.wait_baseline()
+
+
+async def test_room_that_was_taken_for_a_source_that_refuses_is_not_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaving, successor, stream = await leaving_with_a_stream(world)
+
+    async def refuse(_: PrefillJob) -> None:
+        raise Overloaded("nothing is taken")
+
+    monkeypatch.setattr(leaving.process.opened.context.engine, "add_prefill", refuse)
+    await go_on_at(world, successor, stream, leaving)
+    assert received(successor) == 0
+    await successor.wait_baseline()
