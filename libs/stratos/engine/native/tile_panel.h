@@ -24,7 +24,8 @@ static void pack_rows(const bf16_t *x, int64_t rows, int64_t k, float *packed) {
     }
 }
 
-static void sum_panel(ItemScope<TileUnits> &scope, const float *weight, int64_t units, const Rows &x, int64_t rows,
+template <class P>
+static void sum_panel(TileScope &scope, const float *weight, int64_t units, const Rows &x, int64_t rows,
                       float *sums) {
     const int64_t num_blocks = (rows + TileUnits::ROWS - 1) / TileUnits::ROWS;
     const int64_t depth = rows <= TILE_ROWS ? units : TILE_DEPTH;
@@ -38,7 +39,7 @@ static void sum_panel(ItemScope<TileUnits> &scope, const float *weight, int64_t 
             const int64_t first = b * TileUnits::ROWS, left = rows - first;
             if (u + depth < units) fetch.next = weight + (u + depth) * PANEL + b * fetched;
             Operands p{weight + u * PANEL, PANEL, x.from(first, u), count, sums + first * PANEL, PANEL};
-            accumulate(scope.tiles, p, (int)(left < TileUnits::ROWS ? left : TileUnits::ROWS), PANEL, u == 0, fetch);
+            accumulate<P>(scope, p, (int)(left < TileUnits::ROWS ? left : TileUnits::ROWS), PANEL, u == 0, fetch);
         }
     }
 }
@@ -50,12 +51,13 @@ static void multiply_tile_panel(const Linear *l, int64_t panel, const Rows &x, O
     const int64_t units = units_of<bf16_t>(l->k);
     ItemScope<TileUnits> scope;
     const int64_t computed = is_packed ? (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS : rows;
-    sum_panel(scope, (const float *)l->weight + panel * units * PANEL, units, x, computed, sums);
+    sum_panel<PairProducts>(scope.tiles, (const float *)l->weight + panel * units * PANEL, units, x, computed, sums);
     store_sums<bf16_t>(l, panel, sums, rows, out);
 }
 
-static inline int64_t chunks_of(int64_t rows, int64_t k, int64_t panels) {
-    int64_t most = CHUNK_FLOATS * 2 / k / TileUnits::ROWS * TileUnits::ROWS;
+// `units` are those of a row.
+static inline int64_t chunks_of(int64_t rows, int64_t units, int64_t panels) {
+    int64_t most = CHUNK_FLOATS / units / TileUnits::ROWS * TileUnits::ROWS;
     most = most < 128 ? 128 : most > TILE_CHUNK ? TILE_CHUNK : most;
     const int64_t chunks = (rows + most - 1) / most, wanted = (4 * omp_get_num_threads() + panels - 1) / panels;
     const int64_t sensible = rows / 64;  // fewer rows do not pay for reading the weights again
@@ -65,7 +67,7 @@ static inline int64_t chunks_of(int64_t rows, int64_t k, int64_t panels) {
 template <class O> static void multiply_rows(const Linear *l, const bf16_t *x, O *out, int64_t rows) {
     const int64_t panels = panels_of(l->n), k = l->k, units = units_of<bf16_t>(k), steps = units / TileUnits::STEP;
     const bool is_packed = rows > TILE_ROWS || k % (2 * TileUnits::STEP);
-    const int64_t chunks = chunks_of(rows, k, panels), tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    const int64_t chunks = chunks_of(rows, units, panels), tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
     Rows whole{(const float *)x, k / 2, TileUnits::STEP, TILE_ROWS * k / 2};
     if (is_packed) {
         float *buffer;
