@@ -8,26 +8,19 @@ static inline bool takes_byte_tiles(const Linear *l, int64_t rows) {
     return l->tile_rows >= 0 && rows >= (l->tile_rows ? l->tile_rows : LEAST_TILE_ROWS);
 }
 
-template <class T, class O, int64_t SCHEME>
-static void multiply_byte_tile_panel(const Linear *l, int64_t panel, const ByteRows &x, const T *given, O *out, int64_t rows) {
-    alignas(64) int32_t sums[TILE_CHUNK * PANEL];
-    TileScope scope;
-    const Rows tiles{(const float *)x.units, x.stride, x.step_stride, x.tile_stride};
-    const int64_t computed = (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
-    sum_panel<ByteProducts>(scope, (const float *)byte_panel(l, panel), byte_units_of(l->k), tiles, computed, (float *)sums);
-    store_byte_sums<T, O, SCHEME>(l, panel, x, given, sums, out, rows);
-}
-
 // Called by every thread of a region; ends with a barrier.
 template <class T, class O, int64_t SCHEME>
 static void multiply_byte_tiles(const Linear *l, const ByteRows &all, const T *x, O *out, int64_t rows) {
-    const int64_t panels = panels_of(l->n), tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
-    const int64_t chunks = chunks_of(rows, byte_units_of(l->k), panels);
+    const int64_t panels = panels_of(l->n), units = byte_units_of(l->k), chunks = chunks_of(rows, units, panels);
+    const Rows whole{(const float *)all.units, all.stride, all.step_stride, all.tile_stride};
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t item = 0; item < panels * chunks; item++) {
-        const int64_t chunk = item / panels, first = tiles * chunk / chunks * TILE_ROWS;
-        const int64_t end = tiles * (chunk + 1) / chunks * TILE_ROWS, last = end < rows ? end : rows;
-        multiply_byte_tile_panel<T, O, SCHEME>(l, item % panels, all.from(first), x + first * l->k,
-                                               out + first * l->stride, last - first);
+    for (int64_t i = 0; i < panels * chunks; i++) {
+        const TileItem item(i, panels, chunks, rows);
+        alignas(64) int32_t sums[TILE_CHUNK * PANEL];
+        TileScope scope;
+        sum_panel<ByteProducts>(scope, (const float *)byte_panel(l, item.panel), units, whole.from(item.first, 0),
+                                item.computed, (float *)sums);
+        store_byte_sums<T, O, SCHEME>(l, item.panel, all.from(item.first), x + item.first * l->k, sums,
+                                      out + item.first * l->stride, item.rows);
     }
 }

@@ -12,6 +12,7 @@ from torch import Tensor
 from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
 from stratos.engine.checkpoint.rounding import rounded
 from stratos.engine.checkpoint.weight_schemes import NF4, OUTLIER, LinearScheme
+from stratos.engine.layers.linear import LinearFactory
 from stratos.engine.layers.quantised_linear import NO_TILES, QuantisedLinear
 from tests.support.reference.native_kernels import NATIVE_SETS, native_library
 
@@ -231,3 +232,14 @@ def test_rounding_at_load_is_to_the_nearest_code_and_keeps_no_floats(kind: str) 
     zeros = rounded(torch.zeros(4, 64), kind)
     assert bool((zeros.floats() == 0).all())
     assert bool((zeros.scales > 0).all())
+
+
+@pytest.mark.parametrize("integer_tiles", [True, False])
+def test_the_switch_leaves_bytes_to_vectors(integer_tiles: bool) -> None:
+    library, device = native_library(NATIVE_SETS[0]), torch.device("cpu")
+    factory = LinearFactory(
+        device, torch.bfloat16, enable_prepacked_gemm=False, library=library, integer_tiles=integer_tiles
+    )
+    product = factory.quantised(made(LinearScheme.INT8_ROWS, 64, 128, 0))
+    assert isinstance(product, QuantisedLinear)
+    assert product.argument.tile_rows == (0 if integer_tiles else NO_TILES)
