@@ -60,6 +60,11 @@ OFF_ALONE = {
     "native kernels": Ablation(workloads=DENSE, off=Settings(kernels={"native_kernels": False})),
     "whole-step kernel": Ablation(workloads=DENSE, off=Settings(kernels={"whole_step": False})),
     "native GEMM": Ablation(workloads=DENSE, off=Settings(kernels={"native_gemm": False})),
+    "integer tiles": Ablation(
+        workloads=DENSE,
+        off=Settings(kernels={"integer_tiles": False}),
+        everywhere=Settings(runner={"quantization": "int8"}),
+    ),
     "packed keys": Ablation(workloads=("decode-8", "decode-8-at-1024"), off=Settings(kernels={"packed_keys": False})),
     "attention sinks": Ablation(
         workloads=("decode-8-at-1024", "prefill-1024"),

@@ -34,7 +34,7 @@ PRODUCTS = {
 }
 """Outputs of each part, and inputs."""
 TYPES = ("BF16", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q4_K_M")
-ROWS = (1, 8, 32)
+ROWS = (1, 8, 32, 512)
 AnyWeight = Tensor | QuantisedWeight | NestedWeight
 
 

@@ -22,9 +22,11 @@ from scripts.bench.workloads import request, run_out, tokens
 from stratos.engine.core import EngineCore
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
+from stratos.engine.switches import KernelSwitches
 from stratos.reproduce.material.random_model import write_model
 
-SCHEMES = ("auto", "int8", "int4", "fp8")
+SCHEMES = ("auto", "int8", "int8, no tiles", "int4", "fp8")
+"""Values of ``--quantization``, and whether bytes are multiplied without tiles."""
 STREAMS = (1, 8, 32)
 CONTEXT, PROMPT, STEPS = 64, 1024, 6
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,10 +34,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def load(folder: Path, scheme: str) -> EngineCore:
     """An engine of one thread."""
+    value, _, without = scheme.partition(", ")
     config = RunnerConfig(
         model_path=folder,
         dtype="bfloat16",
-        quantization=scheme,  # type: ignore[arg-type]  # one of SCHEMES
+        quantization=value,  # type: ignore[arg-type]  # one of SCHEMES
+        kernels=KernelSwitches(integer_tiles=not without),
         num_threads=1,
         kv_pool_bytes=256 << 20,
     )

@@ -71,6 +71,9 @@ class KernelSwitches:
     kept_codes: bool = True
     """Blocks of GGUF files and coded experts stay codes on CPU, widened inside the products; off makes them floats when
     a model is loaded."""
+    integer_tiles: bool = True
+    """Weights and activations of 8 bits are multiplied by tiles where a step has some rows and the CPU has AMX; off
+    multiplies them by vectors, with the same bits."""
     whole_step: bool = True
     """A dense model's forward pass by one call of the C++ kernels; off is a call per operation."""
     packed_keys: bool = True

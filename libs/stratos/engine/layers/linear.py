@@ -19,7 +19,7 @@ from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWe
 from stratos.engine.layers.invariance import InvariantLinear, RowByRow, RowPadding, RowProbe, probed_rows
 from stratos.engine.layers.invariance import Linear as Linear
 from stratos.engine.layers.native_linear import JoinedLinear, NativeLinear, NativeProduct
-from stratos.engine.layers.quantised_linear import NestedLinear, QuantisedLinear, ReorderedLinear
+from stratos.engine.layers.quantised_linear import NO_TILES, NestedLinear, QuantisedLinear, ReorderedLinear
 from stratos.engine.layers.thread_scope import using_threads
 from stratos.engine.memory.weight_memory import WeightMemory
 from stratos.engine.native.library import NativeLibrary
@@ -80,6 +80,7 @@ class LinearFactory:
         enable_prepacked_gemm: ablation switch; only CPU has packed weights.
         exact: make the result of a row independent of the other rows; only on CPU.
         library: the C++ kernels, where they are to compute the products.
+        integer_tiles: ablation switch; only CPUs with AMX have some.
     """
 
     def __init__(
@@ -90,8 +91,9 @@ class LinearFactory:
         enable_prepacked_gemm: bool,
         exact: bool = False,
         library: NativeLibrary | None = None,
+        integer_tiles: bool = True,
     ) -> None:
-        self._dtype, self._library = dtype, library
+        self._dtype, self._library, self._integer_tiles = dtype, library, integer_tiles
         self.memory = WeightMemory()
         """Memory that weights of the C++ kernels take."""
         self.is_packed = library is None and enable_prepacked_gemm and device.type == "cpu" and _can_prepack(dtype)
@@ -138,6 +140,8 @@ class LinearFactory:
         if isinstance(weight, NestedWeight):
             return NestedLinear(self._library, weight, bias, self._dtype, self.memory, is_float=is_float)
         product = QuantisedLinear(self._library, weight, bias, self._dtype, self.memory, is_float=is_float)
+        if not self._integer_tiles:
+            product.argument.tile_rows = NO_TILES
         return product if weight.order is None else ReorderedLinear(product, weight.order)
 
     def joined(self, weights: Sequence[Tensor | QuantisedWeight | NestedWeight], bias: Tensor | None = None) -> Linear:

@@ -14,6 +14,9 @@ from stratos.engine.memory.weight_memory import WeightMemory, kept_copy
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.native.structures import LinearWeight
 
+NO_TILES = -1
+"""``LinearWeight.tile_rows`` of a weight whose bytes are multiplied by vectors alone."""
+
 
 class QuantisedLinear(NativeProduct):
     """``x @ weight.T + bias`` of a weight of any ``LinearScheme`` but floats.

@@ -37,9 +37,20 @@ template <int TILE_ID> static inline void tile_store(float *to, int64_t stride_b
     TILE_ASM("tilestored %%tmm%c2, (%0,%1,1)", "r"(to), "r"(stride_bytes), "i"(TILE_ID));
 }
 template <int TILE_ID> static inline void tile_zero() { TILE_ASM("tilezero %%tmm%c0", "i"(TILE_ID)); }
-template <int SUMS, int ROWS, int WEIGHTS> static inline void tile_multiply() {
-    TILE_ASM("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0", "i"(SUMS), "i"(ROWS), "i"(WEIGHTS));
-}
+// What the lanes of 32 bits hold: pairs of bf16 and sums that are floats, or four bytes, of a weight without a sign, and
+// sums that are integers.
+struct PairProducts {
+    static constexpr int64_t OPERATIONS = 2 * 16 * 16 * 32;  // of an instruction
+    template <int SUMS, int ROWS, int WEIGHTS> static inline void multiply() {
+        TILE_ASM("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0", "i"(SUMS), "i"(ROWS), "i"(WEIGHTS));
+    }
+};
+struct ByteProducts {
+    static constexpr int64_t OPERATIONS = 2 * 16 * 16 * 64;
+    template <int SUMS, int ROWS, int WEIGHTS> static inline void multiply() {
+        TILE_ASM("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0", "i"(SUMS), "i"(ROWS), "i"(WEIGHTS));
+    }
+};
 #undef TILE_ASM
 
 static inline void tiles_zero() { tile_zero<0>(), tile_zero<1>(), tile_zero<2>(), tile_zero<3>(); }
@@ -47,7 +58,7 @@ static inline void tiles_zero() { tile_zero<0>(), tile_zero<1>(), tile_zero<2>()
 constexpr int AHEAD_FLOATS = 2048;  // of a stream of weights that is read once: 8 KiB
 
 // Up to 16 rows and TILES * 16 columns from `column`.
-template <int TILES, bool IS_STREAM> static inline void tile_row(const Operands &p, int64_t column, bool is_first) {
+template <class P, int TILES, bool IS_STREAM> static inline void tile_row(const Operands &p, int64_t column, bool is_first) {
     const int64_t packed_bytes = p.packed_stride * 4, rows_bytes = p.rows.stride * 4, out_bytes = p.out_stride * 4;
     const float *w = p.packed + column, *x = p.rows.floats;
     float *out = p.out + column;
@@ -63,10 +74,10 @@ template <int TILES, bool IS_STREAM> static inline void tile_row(const Operands 
         if (IS_STREAM) prefetch<_MM_HINT_T0>(w + AHEAD_FLOATS, TileUnits::STEP * TILES);
         tile_load<4>(x, rows_bytes);
         tile_load<5>(w, packed_bytes);
-        tile_multiply<0, 4, 5>();
-        if (TILES > 1) tile_load<6>(w + 16, packed_bytes), tile_multiply<1, 4, 6>();
-        if (TILES > 2) tile_load<7>(w + 32, packed_bytes), tile_multiply<2, 4, 7>();
-        if (TILES > 3) tile_load<5>(w + 48, packed_bytes), tile_multiply<3, 4, 5>();
+        P::template multiply<0, 4, 5>();
+        if (TILES > 1) tile_load<6>(w + 16, packed_bytes), P::template multiply<1, 4, 6>();
+        if (TILES > 2) tile_load<7>(w + 32, packed_bytes), P::template multiply<2, 4, 7>();
+        if (TILES > 3) tile_load<5>(w + 48, packed_bytes), P::template multiply<3, 4, 5>();
     }
     tile_store<0>(out, out_bytes);
     if (TILES > 1) tile_store<1>(out + 16, out_bytes);
@@ -75,7 +86,7 @@ template <int TILES, bool IS_STREAM> static inline void tile_row(const Operands 
 }
 
 // 17 to 32 rows and 32 columns; `next` is fetched, two lines a step.
-static inline void tile_square(const Operands &p, int64_t column, bool is_first, const float *next, int lines) {
+template <class P> static inline void tile_square(const Operands &p, int64_t column, bool is_first, const float *next, int lines) {
     const int64_t packed_bytes = p.packed_stride * 4, rows_bytes = p.rows.stride * 4, out_bytes = p.out_stride * 4;
     const float *w = p.packed + column, *x = p.rows.floats;
     float *out = p.out + column, *lower_out = out + 16 * p.out_stride;
@@ -89,40 +100,41 @@ static inline void tile_square(const Operands &p, int64_t column, bool is_first,
         if (next) prefetch<_MM_HINT_T0>(next, lines), next += lines * LINE_FLOATS;
         tile_load<6>(w, packed_bytes);
         tile_load<4>(x, rows_bytes);
-        tile_multiply<0, 4, 6>();
+        P::template multiply<0, 4, 6>();
         tile_load<7>(w + 16, packed_bytes);
-        tile_multiply<1, 4, 7>();
+        P::template multiply<1, 4, 7>();
         tile_load<5>(x + p.rows.tile_stride, rows_bytes);
-        tile_multiply<2, 5, 6>();
-        tile_multiply<3, 5, 7>();
+        P::template multiply<2, 5, 6>();
+        P::template multiply<3, 5, 7>();
         w += TileUnits::STEP * p.packed_stride, x += p.rows.step_stride;
     }
     tile_store<0>(out, out_bytes), tile_store<1>(out + 16, out_bytes);
     tile_store<2>(lower_out, out_bytes), tile_store<3>(lower_out + 16, out_bytes);
 }
 
-template <bool IS_STREAM>
+template <class P, bool IS_STREAM>
 static inline void tile_rows(const Operands &p, int columns, bool is_first) {
     int c = 0;
-    for (; c + 64 <= columns; c += 64) tile_row<4, IS_STREAM>(p, c, is_first);
-    if (c < columns) tile_row<2, IS_STREAM>(p, c, is_first);
+    for (; c + 64 <= columns; c += 64) tile_row<P, 4, IS_STREAM>(p, c, is_first);
+    if (c < columns) tile_row<P, 2, IS_STREAM>(p, c, is_first);
 }
 
 // out += rows packed (= where is_first), `rows` of at most TileUnits::ROWS, columns a multiple of 32.
+template <class P = PairProducts>
 static inline void accumulate(TileScope &scope, const Operands &p, int rows, int columns, bool is_first,
                               const Fetch &fetch = Fetch()) {
     if (rows > 16) {
         scope.shape(16, rows - 16, 16, rows - 16);
         const float *next = fetch.next;
         for (int c = 0; c < columns; c += 32) {
-            tile_square(p, c, is_first, next, fetch.lines);
+            tile_square<P>(p, c, is_first, next, fetch.lines);
             if (next) next += p.units / TileUnits::STEP * fetch.lines * LINE_FLOATS;
         }
     } else {
         scope.shape(rows, rows, rows, 16);
         if (fetch.is_stream)
-            tile_rows<true>(p, columns, is_first);
+            tile_rows<P, true>(p, columns, is_first);
         else
-            tile_rows<false>(p, columns, is_first);
+            tile_rows<P, false>(p, columns, is_first);
     }
 }

@@ -29,6 +29,7 @@ template <class U, int64_t SCHEME> struct CodeBlock {
             BY_ROWS(rows, (word_product<U, SCHEME, R>(s.words, s.zeros, x, stride, s.units, s.begins, s.end, raw, totals)))
     }
     static constexpr int64_t FEW_ROWS = MAX_ROWS;  // one block: what is widened is used once
+    static constexpr int AHEAD = 0, LONE_DEPTH = DEPTH;
 };
 
 #if defined(STRATOS_TILE_ORDER)
@@ -45,7 +46,13 @@ template <int64_t SCHEME> struct CodeBlock<TileUnits, SCHEME> {
         }
     }
     static constexpr int64_t FEW_ROWS = 0;
+    static constexpr int AHEAD = AHEAD_WORDS;
+    static constexpr int LONE_DEPTH = 2 * TileUnits::STEP;  // units of a lone block: tiles wait for what is widened
 };
+#endif
+
+#if defined(__AMX_BF16__)
+#include "code_tiles.h"
 #endif
 
 template <class T, class O, int64_t SCHEME>
@@ -55,17 +62,18 @@ static void multiply_code_panel(const Linear *l, int64_t panel, const T *x, O *o
     ItemScope<U> scope;
     const int64_t k = l->k, groups = k / l->group, num_blocks = num_blocks_of<U>(rows);
     const bool is_direct = has_units<T>(k), widens_first = rows > CodeBlock<U, SCHEME>::FEW_ROWS;
+    const int64_t depth = (num_blocks == 1 ? CodeBlock<U, SCHEME>::LONE_DEPTH : DEPTH) * U::PER_UNIT;
     const uint32_t *words = (const uint32_t *)l->weight + panel * (k / codes_of_word(SCHEME)) * PANEL;
     for (int64_t g = 0; g < groups; g++) {
         const int64_t of_group = (panel * groups + g) * PANEL, begin = g * l->group, end = begin + l->group;
         ivec zeros[STRIP];
         for (int v = 0; v < STRIP; v++) zeros[v] = zeros_of(l, of_group + v * LANES, U::PER_UNIT);
-        for (int64_t at = begin; at < end; at += DEPTH * U::PER_UNIT) {
-            const int64_t elements = end - at < DEPTH * U::PER_UNIT ? end - at : DEPTH * U::PER_UNIT;
+        for (int64_t at = begin; at < end; at += depth) {
+            const int64_t elements = end - at < depth ? end - at : depth;
             const bool is_last = at + elements == end;
             const CodeStep step{words + at / codes_of_word(SCHEME) * PANEL, zeros, (int)(elements / U::PER_UNIT),
                                 at == begin, GroupEnd{is_last ? l->scales + of_group : nullptr, g == 0}};
-            if (widens_first) widen<U::PER_UNIT, SCHEME>(step.words, zeros, step.units, wide);
+            if (widens_first) widen<U::PER_UNIT, SCHEME, CodeBlock<U, SCHEME>::AHEAD>(step.words, zeros, step.units, wide);
             for (int64_t b = 0; b < num_blocks; b++) {
                 const int64_t first = block_begin<U>(rows, b), last = block_begin<U>(rows, b + 1);
                 const float *block = (const float *)(x + first * k + at);
@@ -82,12 +90,20 @@ static void multiply_code_panel(const Linear *l, int64_t panel, const T *x, O *o
     store_sums<T>(l, panel, totals, rows, out);
 }
 
-// Called by every thread of a region; ends with a barrier.
-template <class T, class O, int64_t SCHEME> static void multiply_code_rows(const Linear *l, const T *x, O *out, int64_t rows) {
+template <class T, class O, int64_t SCHEME> static void multiply_codes_by_blocks(const Linear *l, const T *x, O *out, int64_t rows) {
     const int64_t panels = panels_of(l->n), chunks = row_chunks(rows, panels);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t item = 0; item < panels * chunks; item++) {
         int64_t chunk = item / panels, first = rows * chunk / chunks, last = rows * (chunk + 1) / chunks;
         multiply_code_panel<T, O, SCHEME>(l, item % panels, x + first * l->k, out + first * l->stride, last - first);
     }
+}
+
+// Called by every thread of a region; ends with a barrier.
+template <class T, class O, int64_t SCHEME> static void multiply_code_rows(const Linear *l, const T *x, O *out, int64_t rows) {
+#if defined(__AMX_BF16__)
+    if constexpr (UnitsOf<T>::type::STEP > 1)
+        if (rows > FEWER_ROWS) return multiply_codes_by_tiles<O, SCHEME>(l, x, out, rows);
+#endif
+    multiply_codes_by_blocks<T, O, SCHEME>(l, x, out, rows);
 }

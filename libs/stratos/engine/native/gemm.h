@@ -41,6 +41,7 @@ struct Linear {  // mirrored by native/structures.py
     const Linear *next;         // more columns of the same result, behind these; null is none
     int64_t n, k, scheme, group;
     int64_t stride;  // columns of the result, those of `next` included
+    int64_t tile_rows;  // bytes: the least rows that are multiplied by tiles; 0 is the kernel's own choice, -1 none
 };
 
 template <class T> static inline int64_t units_of(int64_t k) {

@@ -3,7 +3,8 @@
 // A row x becomes round(x * 127 / m), m the largest of |x|; the result is sum * (m / 127) * scale.  Codes of a row lie in
 // [-127, 127] and those of a weight, stored with 128 added, in [0, 255]: a sum of k products stays below 2^31 up to
 // MAX_BYTES of k, is exact in any order, and 128 times the sum of the row is taken off.  So every instruction set gives
-// the same bits.  Without VNNI two products of 16 bits are added to 32: `maddubs`, which adds them to 16, would saturate.
+// the same bits, and so do tiles (byte_tiles.h), which many rows are given to.  Without VNNI two products of 16 bits are
+// added to 32: `maddubs`, which adds them to 16, would saturate.
 //
 // With LLM_INT8_ROWS elements of a row whose size is OUTLIER or more are left out of that: each is multiplied as it is, and
 // their sum, by fma in the order of k, is added before the scale of the weight.
@@ -21,7 +22,7 @@ static inline bool has_byte_rows(int64_t scheme) { return scheme == INT8_ROWS ||
 
 #if defined(__AVX512VNNI__)
 struct RowUnit {
-    int8_t codes[4];
+    int8_t codes[BYTES_PER_UNIT];
 };
 struct ByteColumn {  // four products are added to 32 bits at once
     ivec codes;
@@ -32,8 +33,8 @@ struct ByteColumn {  // four products are added to 32 bits at once
         return _mm512_dpbusd_epi32(sum, codes, iset(unit));
     }
 };
-static inline RowUnit row_unit(const int32_t *x) {
-    return RowUnit{{(int8_t)x[0], (int8_t)x[1], (int8_t)x[2], (int8_t)x[3]}};
+static inline void store_units(RowUnit *to, ivec x, int count) {
+    _mm512_mask_cvtepi32_storeu_epi8(to, first_lanes(count * BYTES_PER_UNIT), x);
 }
 #else
 struct RowUnit {
@@ -49,12 +50,29 @@ struct ByteColumn {
         return iadd(iadd(sum, imadd16(even, iset(of_even))), imadd16(odd, iset(of_odd)));
     }
 };
-static inline RowUnit row_unit(const int32_t *x) {
-    return RowUnit{{(int16_t)x[0], (int16_t)x[2]}, {(int16_t)x[1], (int16_t)x[3]}};
+static inline void store_units(RowUnit *to, ivec codes, int count) {
+    alignas(64) int32_t x[LANES];
+    istore(x, codes);
+    for (int u = 0; u < count && u < LANES / BYTES_PER_UNIT; u++) {
+        const int32_t *of = x + u * BYTES_PER_UNIT;
+        to[u] = RowUnit{{(int16_t)of[0], (int16_t)of[2]}, {(int16_t)of[1], (int16_t)of[3]}};
+    }
 }
 #endif
 
-static inline int64_t byte_units_of(int64_t k) { return (k + BYTES_PER_UNIT - 1) / BYTES_PER_UNIT; }
+// With tiles, whole steps of them.
+static inline int64_t byte_units_of(int64_t k) {
+    const int64_t units = (k + BYTES_PER_UNIT - 1) / BYTES_PER_UNIT;
+#if defined(__AMX_INT8__)
+    return whole_steps<TileUnits>(units);
+#else
+    return units;
+#endif
+}
+
+static inline const uint8_t *byte_panel(const Linear *l, int64_t panel) {
+    return (const uint8_t *)l->weight + panel * byte_units_of(l->k) * PANEL * BYTES_PER_UNIT;
+}
 
 static inline void pack_bytes(const uint8_t *codes, uint8_t *out, int64_t n, int64_t k, int threads) {
     const int64_t units = byte_units_of(k);
@@ -71,14 +89,23 @@ static inline void pack_bytes(const uint8_t *codes, uint8_t *out, int64_t n, int
 
 // -- rows ------------------------------------------------------------------------------------------------------------------
 
+constexpr int64_t ROWS_OF_TILE = 16, UNITS_OF_STEP = 16;
+
 struct ByteRows {
-    RowUnit *units;   // [rows][units of k]
+    RowUnit *units;    // see at()
     float *scales;    // [rows]; NaN for a row that is not finite, so that all of its results are
     int32_t *offsets;  // [rows]: 128 times the sum of the codes
-    uint32_t *marks;   // [rows][marks_of(k)]: of LLM_INT8_ROWS, a bit for each element that is an outlier
-    int64_t stride, num_marks;
+    uint32_t *marks;   // [rows][num_marks]: of LLM_INT8_ROWS, a bit for each element that is an outlier
+    int64_t num_marks;
+    int64_t stride, step_stride, tile_stride;  // of a row, of UNITS_OF_STEP units and of ROWS_OF_TILE rows
+
+    RowUnit *at(int64_t row, int64_t unit) const {
+        return units + row / ROWS_OF_TILE * tile_stride + row % ROWS_OF_TILE * stride +
+               unit / UNITS_OF_STEP * step_stride + unit % UNITS_OF_STEP;
+    }
     ByteRows from(int64_t row) const {
-        return ByteRows{units + row * stride, scales + row, offsets + row, marks + row * num_marks, stride, num_marks};
+        return ByteRows{at(row, 0),  scales + row, offsets + row, marks + row * num_marks, num_marks,
+                        stride,      step_stride,  tile_stride};
     }
 };
 
@@ -92,6 +119,7 @@ template <class T> static void mark_outliers(const T *x, int64_t k, uint32_t *ma
 constexpr float LEAST_ROW = 1e-30f;  // a row that is smaller is zero: 127 / m stays finite
 
 template <class T, int64_t SCHEME> static void quantise_row(const T *x, int64_t k, const ByteRows &to) {
+    const int64_t units = byte_units_of(k);
     vec most = vset(0), zeros = vset(0);  // x * 0 is 0 where x is finite, else NaN
     for (int64_t i = 0; i < k; i += LANES) {
         vec v = vload(x + i, (int)(k - i));
@@ -102,16 +130,14 @@ template <class T, int64_t SCHEME> static void quantise_row(const T *x, int64_t 
     const bool is_finite = vsum(zeros) == 0.0f;
     const float m = is_finite ? vmaximum(most) : 0, factor = m > LEAST_ROW ? 127 / m : 0;
     ivec sum = iset(0);
-    alignas(64) int32_t codes[LANES];
-    for (int64_t i = 0; i < k; i += LANES) {
-        vec v = vload(x + i, (int)(k - i));
+    for (int64_t i = 0; i < units * BYTES_PER_UNIT; i += LANES) {
+        vec v = i < k ? vload(x + i, (int)(k - i)) : vset(0);
         if (SCHEME == LLM_INT8_ROWS) v = vfinite(v, BELOW_OUTLIER);
         const ivec q = is_finite ? to_integers(vmul(v, vset(factor))) : iset(0);
         sum = iadd(sum, q);
-        istore(codes, q);
-        for (int64_t u = 0; u < LANES / BYTES_PER_UNIT && i + u * BYTES_PER_UNIT < k; u++)
-            to.units[i / BYTES_PER_UNIT + u] = row_unit(codes + u * BYTES_PER_UNIT);
+        store_units(to.at(0, i / BYTES_PER_UNIT), q, (int)(units - i / BYTES_PER_UNIT));
     }
+    alignas(64) int32_t codes[LANES];
     istore(codes, sum);
     *to.offsets = 0;
     for (int i = 0; i < LANES; i++) *to.offsets += 128 * codes[i];
@@ -129,7 +155,7 @@ static inline void byte_product(const uint8_t *weight, const ByteRows &x, int64_
     for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 4
         for (int v = 0; v < STRIP; v++)
-            acc[r][v] = begins ? isub(iset(0), iset(x.offsets[r])) : iload(sums + r * PANEL + v * LANES);
+            acc[r][v] = begins ? iset(0) : iload(sums + r * PANEL + v * LANES);
     for (int u = 0; u < count; u++, weight += PANEL * BYTES_PER_UNIT) {
 #pragma GCC unroll 4
         for (int v = 0; v < STRIP; v++) {
@@ -175,13 +201,35 @@ template <class T> static bool sum_outliers(const uint8_t *weight, const uint32_
     return has_any;
 }
 
+// Results of one panel from the sums [rows][PANEL] of its codes with 128 added.
+template <class T, class O, int64_t SCHEME>
+static void store_byte_sums(const Linear *l, int64_t panel, const ByteRows &x, const T *given, const int32_t *sums, O *out,
+                            int64_t rows) {
+    const uint8_t *weight = byte_panel(l, panel);
+    const float *scales = l->scales + panel * PANEL;
+    const int64_t column = panel * PANEL, columns = l->n - column < PANEL ? l->n - column : PANEL;
+    const T *bias = l->bias ? (const T *)l->bias + column : nullptr;
+    for (int64_t r = 0; r < rows; r++) {
+        vec outliers[STRIP];
+        const bool has_outliers =
+            SCHEME == LLM_INT8_ROWS && sum_outliers(weight, x.marks + r * x.num_marks, given + r * l->k, l->k, outliers);
+        for (int c = 0; c < columns; c += LANES) {
+            const int count = (int)(columns - c);
+            const ivec sum = isub(iload(sums + r * PANEL + c), iset(x.offsets[r]));
+            vec scaled = vmul(to_floats(sum), vset(x.scales[r]));
+            if (has_outliers) scaled = vadd(scaled, outliers[c / LANES]);
+            scaled = vmul(scaled, vload(scales + c));
+            vstore(out + r * l->stride + column + c, bias ? vadd(scaled, vload(bias + c, count)) : scaled, count);
+        }
+    }
+}
+
 template <class T, class O, int64_t SCHEME>
 static void multiply_byte_panel(const Linear *l, int64_t panel, const ByteRows &x, const T *given, O *out, int64_t rows) {
     alignas(64) int32_t sums[CHUNK * PANEL];
-    alignas(64) float results[CHUNK * PANEL];
     const int64_t units = byte_units_of(l->k), blocks = (rows + MAX_ROWS - 1) / MAX_ROWS;
     const int64_t depth = blocks == 1 ? units : DEPTH;
-    const uint8_t *weight = (const uint8_t *)l->weight + panel * units * PANEL * BYTES_PER_UNIT;
+    const uint8_t *weight = byte_panel(l, panel);
     for (int64_t u = 0; u < units; u += depth) {
         const int count = (int)(units - u < depth ? units - u : depth);
         for (int64_t b = 0; b < blocks; b++) {
@@ -190,31 +238,34 @@ static void multiply_byte_panel(const Linear *l, int64_t panel, const ByteRows &
                        sums + first * PANEL, u == 0);
         }
     }
-    const float *scales = l->scales + panel * PANEL;
-    for (int64_t r = 0; r < rows; r++) {
-        vec outliers[STRIP];
-        const bool has_outliers =
-            SCHEME == LLM_INT8_ROWS && sum_outliers(weight, x.marks + r * x.num_marks, given + r * l->k, l->k, outliers);
-        for (int c = 0; c < PANEL; c += LANES) {
-            vec scaled = vmul(to_floats(iload(sums + r * PANEL + c)), vset(x.scales[r]));
-            if (has_outliers) scaled = vadd(scaled, outliers[c / LANES]);
-            vstore(results + r * PANEL + c, vmul(scaled, vload(scales + c)));
-        }
-    }
-    store_sums<T>(l, panel, results, rows, out);
+    store_byte_sums<T, O, SCHEME>(l, panel, x, given, sums, out, rows);
 }
+
+#if defined(__AMX_INT8__)
+#include "byte_tiles.h"
+#else
+static inline bool takes_byte_tiles(const Linear *, int64_t) { return false; }
+#endif
 
 // Called by every thread of a region; ends with a barrier.
 template <class T, class O, int64_t SCHEME> static void multiply_byte_rows(const Linear *l, const T *x, O *out, int64_t rows) {
-    const int64_t panels = panels_of(l->n), chunks = row_chunks(rows, panels), units = byte_units_of(l->k);
-    const int64_t row_floats = units * (int64_t)sizeof(RowUnit) / 4, marks = SCHEME == LLM_INT8_ROWS ? marks_of(l->k) : 0;
+    const bool has_tiles = takes_byte_tiles(l, rows);
+    const int64_t units = byte_units_of(l->k), marks = SCHEME == LLM_INT8_ROWS ? marks_of(l->k) : 0;
+    const int64_t held = has_tiles ? (rows + ROWS_OF_TILE - 1) / ROWS_OF_TILE * ROWS_OF_TILE : rows;
+    const int64_t row_floats = units * (int64_t)sizeof(RowUnit) / 4;
     float *buffer;
 #pragma omp single copyprivate(buffer)
-    buffer = row_buffer.reserve(rows * (row_floats + 2 + marks));
-    float *behind = buffer + rows * row_floats;  // units come first: they are the widest
-    const ByteRows all{(RowUnit *)buffer, behind, (int32_t *)(behind + rows), (uint32_t *)(behind + 2 * rows), units, marks};
+    buffer = row_buffer.reserve(held * row_floats + rows * (2 + marks));
+    float *behind = buffer + held * row_floats;  // units come first: they are the widest
+    ByteRows all{(RowUnit *)buffer, behind, (int32_t *)(behind + rows), (uint32_t *)(behind + 2 * rows), marks,
+                 units, UNITS_OF_STEP, ROWS_OF_TILE * units};
+    if (has_tiles) all.stride = UNITS_OF_STEP, all.step_stride = ROWS_OF_TILE * UNITS_OF_STEP;
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) quantise_row<T, SCHEME>(x + r * l->k, l->k, all.from(r));
+#if defined(__AMX_INT8__)
+    if (has_tiles) return multiply_byte_tiles<T, O, SCHEME>(l, all, x, out, rows);
+#endif
+    const int64_t panels = panels_of(l->n), chunks = row_chunks(rows, panels);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t item = 0; item < panels * chunks; item++) {
         int64_t chunk = item / panels, first = rows * chunk / chunks, last = rows * (chunk + 1) / chunks;

@@ -40,8 +40,8 @@ _TILE_ORDER = "-DSTRATOS_TILE_ORDER"
 INSTRUCTION_SETS = (
     InstructionSet(
         "amx",
-        (*_AVX512_BF16_CPU, "amx_tile", "amx_bf16"),
-        (*_AVX512_BF16, "-mamx-tile", "-mamx-bf16", _TILE_ORDER),
+        (*_AVX512_BF16_CPU, "amx_tile", "amx_bf16", "amx_int8"),
+        (*_AVX512_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8", _TILE_ORDER),
         needs_permission=True,
     ),
     InstructionSet("avx512-bf16", _AVX512_BF16_CPU, _AVX512_BF16),

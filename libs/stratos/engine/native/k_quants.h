@@ -210,7 +210,7 @@ static inline void k_unit_product(const float *wide, int g, const float *x, int6
 
 // Rows of one block of a step; `wide` is null where the words are to be widened in registers.
 template <class U, int64_t SCHEME> struct KBlock {
-    static constexpr int64_t FEW_ROWS = MAX_ROWS, GAP = 0;
+    static constexpr int64_t FEW_ROWS = MAX_ROWS, GAP = 0, AHEAD = 0;
     static void multiply(ItemScope<U> &, const uint32_t *step, const float *wide, int g, const float *x, int64_t stride,
                          const KGroup &end, int64_t row, int rows, float *totals) {
         if (wide)
@@ -223,7 +223,7 @@ template <class U, int64_t SCHEME> struct KBlock {
 #if defined(STRATOS_TILE_ORDER)
 // A step of the tile instruction is 32 inputs: the half that is not of a group of 16 is zeros.
 template <int64_t SCHEME> struct KBlock<TileUnits, SCHEME> {
-    static constexpr int64_t FEW_ROWS = 0, GAP = KQuant<SCHEME>::GROUPS > 1 ? 8 * PANEL : 0;
+    static constexpr int64_t FEW_ROWS = 0, GAP = KQuant<SCHEME>::GROUPS > 1 ? 8 * PANEL : 0, AHEAD = AHEAD_WORDS;
     static void multiply(ItemScope<TileUnits> &scope, const uint32_t *, const float *wide, int g, const float *x,
                          int64_t stride, const KGroup &end, int64_t row, int rows, float *totals) {
         alignas(64) float sums[TileUnits::ROWS * PANEL];
@@ -264,6 +264,7 @@ static void multiply_k_panel(const Linear *l, int64_t panel, const T *x, const f
     const bool is_direct = has_units<T>(k), widens_first = rows > Block::FEW_ROWS;
     const uint32_t *words = (const uint32_t *)l->weight + panel * steps * KQuant<SCHEME>::WORDS * PANEL;
     for (int64_t s = 0; s < steps; s++, words += KQuant<SCHEME>::WORDS * PANEL) {
+        if (Block::AHEAD) prefetch<_MM_HINT_T0>((const float *)words + Block::AHEAD, KQuant<SCHEME>::WORDS * PANEL / LINE_FLOATS);
         k_scales<SCHEME>(l, panel, s, scales);
         if (widens_first) widen_step<U::PER_UNIT, SCHEME>(words, Block::GAP, wide);
         for (int64_t b = 0; b < num_blocks; b++) {
@@ -294,8 +295,11 @@ template <class T> static void sum_steps(const T *x, int64_t steps, float *sums)
     }
 }
 
-// Called by every thread of a region; ends with a barrier.
-template <class T, class O, int64_t SCHEME> static void multiply_k_rows(const Linear *l, const T *x, O *out, int64_t rows) {
+#if defined(__AMX_BF16__)
+#include "k_tiles.h"
+#endif
+
+template <class T, class O, int64_t SCHEME> static void multiply_k_codes_by_blocks(const Linear *l, const T *x, O *out, int64_t rows) {
     const int64_t panels = panels_of(l->n), chunks = row_chunks(rows, panels), steps = l->k / GROUP_STEP;
     const float *row_sums = nullptr;
     if (KQuant<SCHEME>::HAS_MINIMA) {
@@ -312,4 +316,13 @@ template <class T, class O, int64_t SCHEME> static void multiply_k_rows(const Li
         multiply_k_panel<T, O, SCHEME>(l, item % panels, x + first * l->k, row_sums + first * steps,
                                        out + first * l->stride, last - first);
     }
+}
+
+// Called by every thread of a region; ends with a barrier.
+template <class T, class O, int64_t SCHEME> static void multiply_k_rows(const Linear *l, const T *x, O *out, int64_t rows) {
+#if defined(__AMX_BF16__)
+    if constexpr (UnitsOf<T>::type::STEP > 1)
+        if (rows > FEWER_ROWS) return multiply_k_codes_by_tiles<O, SCHEME>(l, x, out, rows);
+#endif
+    multiply_k_codes_by_blocks<T, O, SCHEME>(l, x, out, rows);
 }

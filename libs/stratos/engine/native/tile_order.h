@@ -102,6 +102,9 @@ static void accumulate_by_vectors(const Operands &p, int rows, int columns, bool
 #else
 struct TileScope {};  // nothing to shape
 
+struct PairProducts {};
+
+template <class P = PairProducts>
 static inline void accumulate(TileScope &, const Operands &p, int rows, int columns, bool is_first,
                               const Fetch & = Fetch()) {
     accumulate_by_vectors(p, rows, columns, is_first);

@@ -18,11 +18,11 @@ static inline void score_tiles(const TileGroups<bf16_t> &keys, const float *quer
     tiles_zero();
     for (int u = 0; u < dim / TileUnits::PER_UNIT; u += TileUnits::STEP) {
         tile_load<4>(query + u, dim * 4);
-        tile_load<5>(units_at(keys.now[0], u), GROUP_BYTES), tile_multiply<0, 4, 5>();
-        tile_load<6>(units_at(keys.now[1], u), GROUP_BYTES), tile_multiply<1, 4, 6>();
+        tile_load<5>(units_at(keys.now[0], u), GROUP_BYTES), PairProducts::multiply<0, 4, 5>();
+        tile_load<6>(units_at(keys.now[1], u), GROUP_BYTES), PairProducts::multiply<1, 4, 6>();
         if (GROUPS == 2) continue;
-        tile_load<7>(units_at(keys.now[2], u), GROUP_BYTES), tile_multiply<2, 4, 7>();
-        tile_load<5>(units_at(keys.now[3], u), GROUP_BYTES), tile_multiply<3, 4, 5>();
+        tile_load<7>(units_at(keys.now[2], u), GROUP_BYTES), PairProducts::multiply<2, 4, 7>();
+        tile_load<5>(units_at(keys.now[3], u), GROUP_BYTES), PairProducts::multiply<3, 4, 5>();
     }
     tile_store<0>(scores, TILE * 4), tile_store<1>(scores + GROUP_KEYS, TILE * 4);
     if (GROUPS == 2) return;

@@ -74,6 +74,7 @@ class Kernels:
             enable_prepacked_gemm=config.kernels.prepacked_gemm and not self.is_triton,
             exact=self.is_exact,
             library=self.library if config.kernels.native_gemm else None,
+            integer_tiles=config.kernels.integer_tiles,
         )
 
     def attending(self, head_dim: int) -> NativeLibrary | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,7 +12,8 @@ from torch import Tensor
 from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
 from stratos.engine.checkpoint.rounding import rounded
 from stratos.engine.checkpoint.weight_schemes import NF4, OUTLIER, LinearScheme
-from stratos.engine.layers.quantised_linear import QuantisedLinear
+from stratos.engine.layers.linear import LinearFactory
+from stratos.engine.layers.quantised_linear import NO_TILES, QuantisedLinear
 from tests.support.reference.native_kernels import NATIVE_SETS, native_library
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -119,14 +122,34 @@ def cut_to_bytes(x: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", NATIVE_SETS)
 @pytest.mark.parametrize(("outputs", "inputs"), [(64, 128), (97, 60), (24, 7), (1, 2), (70, 6143)])
-def test_sums_of_bytes_are_exact(name: str, dtype: torch.dtype, outputs: int, inputs: int) -> None:
+@pytest.mark.parametrize("tile_rows", [1, NO_TILES])
+def test_sums_of_bytes_are_exact(name: str, dtype: torch.dtype, outputs: int, inputs: int, tile_rows: int) -> None:
     weight = made(LinearScheme.INT8_ROWS, outputs, inputs, 0)
     linear = QuantisedLinear(native_library(name), weight, None, dtype, is_float=True)
-    for count in (1, 6, 13, 250):
+    linear.argument.tile_rows = tile_rows
+    for count in (1, 6, 13, 33, 250):
         x = torch.randn(count, inputs).to(dtype)
         codes, scales = cut_to_bytes(x)
         sums = codes.double() @ weight.codes.view(torch.int8).double().T
         assert torch.equal(linear(x), sums.float() * scales * weight.scales.T)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("scheme", [LinearScheme.INT8_ROWS, LinearScheme.LLM_INT8])
+@pytest.mark.parametrize(("outputs", "inputs"), [(64, 128), (33, 60), (129, 193), (200, 1100), (1, 2)])
+def test_bytes_have_the_same_bits_on_every_instruction_set_by_tiles_and_by_vectors(
+    dtype: torch.dtype, scheme: LinearScheme, outputs: int, inputs: int
+) -> None:
+    weight, bias = made(scheme, outputs, inputs, 0), torch.randn(outputs).to(dtype)
+    x = torch.randn(530, inputs).to(dtype)
+    x[3], x[4], x[5, 0], x[6, -1] = 0, 1e-30, torch.inf, -40  # zeros, denormal results, no number, an outlier
+    for count in (1, 3, 15, 16, 17, 31, 47, 96, 530):
+        found = set()
+        for name, tile_rows in itertools.product(NATIVE_SETS, (0, 1, 20, NO_TILES)):
+            linear = QuantisedLinear(native_library(name), weight, bias, dtype)
+            linear.argument.tile_rows = tile_rows
+            found.add(linear(x[:count]).float().nan_to_num(7).numpy().tobytes())
+        assert len(found) == 1
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -166,10 +189,13 @@ def test_the_longest_sums_of_the_largest_bytes_neither_overflow_nor_saturate(nam
     codes = ends.repeat_interleave(32).unsqueeze(1).expand(64, inputs).contiguous().view(torch.uint8)
     weight = QuantisedWeight(scheme=LinearScheme.INT8_ROWS, codes=codes, scales=torch.ones(64, 1))
     linear = QuantisedLinear(native_library(name), weight, None, torch.float32)
+    linear.argument.tile_rows = 2  # so two rows go by tiles, and one by vectors
     x = torch.ones(2, inputs)
     x[1] = -1
     expected = torch.outer(torch.tensor([1.0, -1.0]), ends.repeat_interleave(32).double()) * 127 * inputs
-    assert torch.equal(linear(x), expected.float() * torch.tensor(1 / 127, dtype=torch.float32))
+    for rows in (x, x[:1]):
+        wanted = expected[: len(rows)].float() * torch.tensor(1 / 127, dtype=torch.float32)
+        assert torch.equal(linear(rows), wanted)
 
 
 @pytest.mark.parametrize("name", NATIVE_SETS)
@@ -206,3 +232,14 @@ def test_rounding_at_load_is_to_the_nearest_code_and_keeps_no_floats(kind: str) 
     zeros = rounded(torch.zeros(4, 64), kind)
     assert bool((zeros.floats() == 0).all())
     assert bool((zeros.scales > 0).all())
+
+
+@pytest.mark.parametrize("integer_tiles", [True, False])
+def test_the_switch_leaves_bytes_to_vectors(integer_tiles: bool) -> None:
+    library, device = native_library(NATIVE_SETS[0]), torch.device("cpu")
+    factory = LinearFactory(
+        device, torch.bfloat16, enable_prepacked_gemm=False, library=library, integer_tiles=integer_tiles
+    )
+    product = factory.quantised(made(LinearScheme.INT8_ROWS, 64, 128, 0))
+    assert isinstance(product, QuantisedLinear)
+    assert product.argument.tile_rows == (0 if integer_tiles else NO_TILES)

@@ -219,6 +219,7 @@ def test_the_build_of_the_kernels_says_with_which_machines_kv_is_exchanged(tmp_p
             "avx512_vnni",
             "amx_tile",
             "amx_bf16",
+            "amx_int8",
         )
     )
     config = RunnerConfig()
