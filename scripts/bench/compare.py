@@ -143,7 +143,7 @@ if __name__ == "__main__":
         flag("--peer-url", default="", help="of a peer that runs already"),
         flag("--peer-model", default=""),
         flag("--peer-name", default="", help="name and version, for the record"),
-        flag("--threads", type=int, default=2, help="of ours and of llama.cpp"),
+        flag("--threads", type=int, default=2, help="of each side"),
         flag("--vocab-size", type=int, default=31000),
         flag("--rounds", type=int, default=3),
         flag("--share", type=float, default=1.0, help="of each level's requests; each stream gets one"),

@@ -19,7 +19,6 @@ STREAMS, CONTEXT = 32, 1280
 """Streams at once and tokens of each, which is what ``scripts.bench.compare`` sends."""
 VLLM_ENV = {
     "VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "auto",
 }  # fmt: skip
 
 
@@ -45,14 +44,16 @@ def running_peer(
         program: ``llama-server`` or ``vllm``.
         model: a GGUF file, or a folder of a checkpoint.
         log: gets what it prints.
-        threads: for llama.cpp; vLLM takes one for each core.
+        threads: of the peer.
         more: arguments behind ours.
     """
     port = any_free_port()
     arguments = _llama_cpp(model, port, threads) if kind == "llama.cpp" else _vllm(model, port)
     command = [str(program), *arguments, *more]
     begin = time.perf_counter()
-    with running_server(command, VLLM_ENV if kind == "vllm" else {}, f"http://127.0.0.1:{port}/health", log) as pid:
+    binding = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(threads)}
+    env = {**VLLM_ENV, **binding} if kind == "vllm" else {}
+    with running_server(command, env, f"http://127.0.0.1:{port}/health", log) as pid:
         yield PeerServer(f"http://127.0.0.1:{port}/v1", str(model), pid, time.perf_counter() - begin)
 
 

@@ -15,6 +15,7 @@ import argparse
 import json
 import statistics
 import time
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -26,6 +27,8 @@ from scripts.bench.harness import by_turns, flag, run_bench, show
 from scripts.bench.peer_servers import running_peer
 from scripts.bench.speculation import prompts
 from stratos.reproduce.load.local_platform import running_platform
+
+RECEIPT_S, NOT_FOUND = 10.0, 404
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +76,24 @@ def ask(server: Server, ids: list[int], output: int) -> Answer:
                 _take(answer, json.loads(line[6:]))
         request_id = stream.headers.get("x-request-id", "")
     if server.has_receipts:
-        with urllib.request.urlopen(server.request(f"/requests/{request_id}/receipt"), timeout=60) as shown:
-            receipt = json.load(shown)
+        receipt = _receipt(server, request_id)
         answer.drafted, answer.accepted = _found(receipt, "drafted_tokens"), _found(receipt, "accepted_tokens")
     assert answer.num_tokens == output, f"{answer.num_tokens} tokens instead of {output}"
     return answer
+
+
+def _receipt(server: Server, request_id: str) -> dict[str, Any]:
+    """Its receipt, which is written a moment after the answer."""
+    end = time.monotonic() + RECEIPT_S
+    while True:
+        try:
+            with urllib.request.urlopen(server.request(f"/requests/{request_id}/receipt"), timeout=60) as shown:
+                found: dict[str, Any] = json.load(shown)
+                return found
+        except urllib.error.HTTPError as error:
+            if error.code != NOT_FOUND or time.monotonic() > end:
+                raise
+            time.sleep(0.05)
 
 
 def _take(answer: Answer, event: dict[str, Any]) -> None:
@@ -128,10 +144,12 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
         arms: dict[str, Server] = {}
         for name, more in (("peer", ""), ("peer, drafts", args.drafting)):
             served, log = args.peer_file or args.model, args.peer_log.with_suffix(f".{len(arms)}")
-            found = running_peer(args.peer, args.program, served, log, more=f"{args.peer_more} {more}".split())
+            options = f"{args.peer_more} {more}".split()
+            found = running_peer(args.peer, args.program, served, log, threads=args.threads, more=options)
             peer = stack.enter_context(found)
             arms[name] = Server(peer.url, "none", peer.model)
-        platform = stack.enter_context(running_platform("--model", str(args.model), *args.up))
+        own = ("--model", str(args.model), "--threads", str(args.threads), *args.up)
+        platform = stack.enter_context(running_platform(*own))
         told = (platform.url, platform.key, args.model.stem)
         arms["ours"] = Server(*told, {"speculation": "off"}, has_receipts=True)
         arms["ours, drafts"] = Server(*told, has_receipts=True)
@@ -140,7 +158,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
     show(result)
     return {"peer": args.peer_name or args.peer, "drafting": args.drafting, "model": args.model.name,
             "load": args.load, "streams": args.streams, "requests": args.requests, "output": args.output,
-            "up": args.up, "rounds": args.rounds, "arms": result}  # fmt: skip
+            "threads": args.threads, "up": args.up, "rounds": args.rounds, "arms": result}  # fmt: skip
 
 
 if __name__ == "__main__":
@@ -156,6 +174,7 @@ if __name__ == "__main__":
         flag("--peer-log", type=Path, default=Path("/tmp/stratos-peer.log"), help="gets what the peer prints"),
         flag("--peer-name", default="", help="name and version, for the record"),
         flag("--load", default="edit", help="edit, code or random"),
+        flag("--threads", type=int, default=2, help="of each side"),
         flag("--streams", type=int, default=1),
         flag("--requests", type=int, default=6, help="of each arm and round"),
         flag("--output", type=int, default=96, help="tokens of an answer"),
