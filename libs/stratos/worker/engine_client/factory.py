@@ -32,11 +32,11 @@ from stratos.worker.settings import WorkerSettings
 
 STAGING_PAIRS = 4
 """Sources that send at once, as far as memory is planned: staging grows with them."""
-SPINS = ("GOMP_SPINCOUNT", "3000")
+SPINS = ("GOMP_SPINCOUNT", "10000")
 """How often a thread of a team looks for the others before it sleeps.
 
 GNU's runtime looks 300,000 times, which is milliseconds.  Where something else wants the cores, a thread that looks for
-one that has none keeps a core from it: decode steps took twenty times as long as with 3,000.
+one that has none keeps a core from it: decode steps took up to six times as long as with 10,000.
 """
 _log = logging.getLogger(__name__)
 

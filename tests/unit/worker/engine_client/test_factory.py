@@ -1,42 +1,15 @@
-"""What an engine is made with: memory of transports, and threads that do not look for one another for long."""
+"""Memory of transports that an engine's sizes leave free."""
 
 from __future__ import annotations
-
-import os
-import re
-import subprocess
-import sys
-
-import pytest
 
 from stratos.kv_transfer.device.rings import planned_bytes
 from stratos.kv_transfer.settings import StagingConfig, TransportConfig
 from stratos.worker.engine_client.factory import STAGING_PAIRS, transport_bytes
 from stratos.worker.settings import WorkerSettings
-from tests.support.paths import ROOT
 
 TRANSPORT = TransportConfig(names=("cuda_ipc", "shm"), staging=StagingConfig(slot_bytes=1 << 20, slots_per_pair=3))
-ENGINE = f"""
-from pathlib import Path
-import stratos_decode_worker.__main__
-from stratos.engine.settings import RunnerConfig
-from stratos.worker.engine_client.factory import make_engine
-from stratos.worker.settings import WorkerSettings
-runner = RunnerConfig(model_path=Path({str(ROOT / "models" / "draft")!r}), num_threads=1, kv_pool_bytes=16 << 20)
-make_engine(WorkerSettings(runner=runner, device="cpu"))
-"""
 
 
 def test_staging_lies_in_host_memory_and_rings_in_that_of_a_gpu() -> None:
     assert transport_bytes(WorkerSettings(transport=TRANSPORT)) == STAGING_PAIRS * 3 << 20
     assert transport_bytes(WorkerSettings(transport=TRANSPORT, device="cuda")) == planned_bytes(TRANSPORT) > 0
-
-
-@pytest.mark.parametrize(
-    ("told", "spins"), [({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "0")]
-)
-def test_openmp_learns_how_long_threads_look_for_one_another(told: dict[str, str], spins: str) -> None:
-    env = {name: content for name, content in os.environ.items() if not name.startswith(("GOMP_", "OMP_"))}
-    env |= {"OMP_DISPLAY_ENV": "VERBOSE", **told}
-    done = subprocess.run([sys.executable, "-c", ENGINE], env=env, capture_output=True, text=True, check=True)
-    assert set(re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)) == {spins}
