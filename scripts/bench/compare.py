@@ -1,27 +1,57 @@
 """Compare StratosServe with another OpenAI-compatible server on this machine, interleaved: peer, ours, peer, ours.
 
-    python -m scripts.bench.compare --model MODEL_FOLDER --peer-url http://127.0.0.1:8123/v1 --out x.json
+    python -m scripts.bench.compare --model FILE.gguf --peer llama.cpp --program llama-server --out x.json
+    python -m scripts.bench.compare --model FOLDER --peer vllm --program DIR/env/bin/vllm --out x.json
+    python -m scripts.bench.compare --model FOLDER --peer-url http://127.0.0.1:8123/v1 --out x.json
 
-The peer must serve the same folder already (its model's name is the folder as given to it, or --peer-model).  Ours is
-started here, idle while the peer computes, and timed from the command to its URL.  Both get the same load: random
-prompts, streamed greedy completions; each run has a seed of its own, so no cache can answer.  What counts is the ratio.
+The first two start the peer; in the third it serves the same folder already (its model's name is the folder as given to
+it, or --peer-model).  Ours is started here, idle while the peer computes, and timed from the command to its URL.  Both
+get the same load: random prompts, streamed greedy completions of a fixed length; each run has a seed of its own, so no
+cache can answer.  What counts is the ratio.  CPU time is that of all processes of a side; a peer whose threads spin
+while they wait shows more than it needs.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import statistics
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from scripts.bench.closed_load import closed_load, closed_row
 from scripts.bench.harness import flag, run_bench, show
+from scripts.bench.peer_servers import running_peer
+from stratos.common.errors import DependencyDown
 from stratos.reproduce.load.local_platform import running_platform
 
 LEVELS = ((1, 6, 128, 64), (8, 24, 128, 64), (32, 96, 128, 64), (1, 5, 1024, 2))
 """Streams, requests, prompt tokens, output tokens; the last is for TTFT of a long prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two servers."""
+
+    url: str
+    key: str
+    model: str
+    pid: int = 0
+    """Of its first process; 0 where it was not started here."""
+
+    def cpu_s(self) -> float:
+        """CPU time of its processes so far."""
+        if not self.pid:
+            return 0.0
+        first = psutil.Process(self.pid)
+        return sum(sum(process.cpu_times()[:2]) for process in (first, *first.children(recursive=True)))
 
 
 def shortened(level: tuple[int, int, int, int], share: float) -> tuple[int, int, int, int]:
@@ -30,14 +60,18 @@ def shortened(level: tuple[int, int, int, int], share: float) -> tuple[int, int,
     return streams, max(2, streams, round(requests * share)), prompt, output
 
 
-def run_side(url: str, key: str, model: str, level: tuple[int, int, int, int], vocab_size: int, seed: int) -> Any:
-    """One level on one server."""
+def run_side(side: Side, level: tuple[int, int, int, int], vocab_size: int, seed: int) -> dict[str, Any]:
+    """One level on one server; every answer must have its full length."""
     streams, requests, prompt, output = level
+    begin = side.cpu_s()
     found = closed_load(
-        url, key, streams, models=(model,), requests=requests, prompt_tokens=str(prompt), output_tokens=str(output),
-        vocab_size=vocab_size, seed=seed,
+        side.url, side.key, streams, models=(side.model,), requests=requests, prompt_tokens=str(prompt),
+        output_tokens=str(output), vocab_size=vocab_size, seed=seed,
     )  # fmt: skip
-    return closed_row(found, streams)
+    if (counted := found.report.all.num_output_tokens) != requests * output:
+        raise DependencyDown(f"{side.url} gave {counted} tokens instead of {requests * output}")
+    load = round(os.getloadavg()[0], 1)
+    return {**closed_row(found, streams), "cpu_s": round(side.cpu_s() - begin, 2), "load_average": load}
 
 
 def summary(rows: list[dict[str, Any]], levels: list[tuple[int, int, int, int]]) -> list[dict[str, Any]]:
@@ -46,37 +80,53 @@ def summary(rows: list[dict[str, Any]], levels: list[tuple[int, int, int, int]])
     for level in levels:
         runs = [row for row in rows if tuple(row["level"]) == level]
         metric = "ttft_p50_ms" if level[3] <= 2 else "output_tokens_per_s"
-        ours, peer = (statistics.median(run[side][metric] for run in runs) for side in ("ours", "peer"))
-        ratio = peer / ours if metric.endswith("_ms") else ours / peer
+        ours, peer = ([run[side][metric] for run in runs] for side in ("ours", "peer"))
+        ratios = [p / o if metric.endswith("_ms") else o / p for o, p in zip(ours, peer, strict=True)]
+        cpu = [run["peer"]["cpu_s"] / run["ours"]["cpu_s"] for run in runs]
         result.append({
             "streams": level[0], "prompt_tokens": level[2], "metric": metric,
-            "ours": ours, "peer": peer, "ratio": round(ratio, 2),
+            "ours": statistics.median(ours), "peer": statistics.median(peer),
+            "ratio": round(statistics.median(ratios), 2), "ratios": [round(ratio, 2) for ratio in ratios],
+            "peers_cpu_of_ours": round(statistics.median(cpu), 2),
         })  # fmt: skip
     return result
+
+
+@contextmanager
+def peer_side(args: argparse.Namespace) -> Iterator[tuple[Side, float]]:
+    """The peer and the seconds until it served; 0 where it ran before."""
+    if not args.peer:
+        yield Side(args.peer_url, "none", args.peer_model or str(args.model)), 0.0
+        return
+    served: Path = args.peer_file or args.model
+    more = args.peer_more.split()
+    with running_peer(args.peer, args.program, served, args.peer_log, threads=args.threads, more=more) as peer:
+        yield Side(peer.url, "none", peer.model, peer.pid), peer.start_s
 
 
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """All levels, both servers by turns."""
     rows: list[dict[str, Any]] = []
     levels = [shortened(level, args.share) for level in LEVELS]
-    with running_platform("--model", str(args.model), *args.up) as platform:
-        sides = {
-            "peer": (args.peer_url, "none", args.peer_model or str(args.model)),
-            "ours": (platform.url, platform.key, args.model.name),
-        }
+    told = ("--model", str(args.model), "--threads", str(args.threads), *args.up)
+    with peer_side(args) as (peer, peer_start_s), running_platform(*told) as platform:
+        ours = Side(platform.url, platform.key, args.model.stem, platform.process.pid)
+        sides = {"peer": peer, "ours": ours}
         first_seed = int(time.time())  # a peer that runs on may hold the prompts of an earlier comparison
         for side in sides.values():
-            run_side(*side, (2, 4, 128, 16), args.vocab_size, first_seed - 1)
+            run_side(side, (2, 4, 128, 16), args.vocab_size, first_seed - 1)
         for turn, (index, level) in itertools.product(range(args.rounds), enumerate(levels)):
             seed = first_seed + 100 * turn + 10 * index
             row: dict[str, Any] = {"level": level, "round": turn}
             for offset, (name, side) in enumerate(sides.items()):
-                row[name] = run_side(*side, level, args.vocab_size, seed + offset + 1)
+                row[name] = run_side(side, level, args.vocab_size, seed + offset + 1)
             rows.append(row)
             show(row)
     return {
-        "peer": args.peer_name, "model": args.model.name, "up": args.up,
-        "start_to_url_s": round(platform.start_s, 2), "summary": summary(rows, levels), "rows": rows,
+        "peer": args.peer_name or args.peer, "peer_arguments": args.peer_more, "model": args.model.name, "up": args.up,
+        "threads": args.threads,
+        "start_to_url_s": round(platform.start_s, 2), "peer_start_s": round(peer_start_s, 2),
+        "summary": summary(rows, levels), "rows": rows,
     }  # fmt: skip
 
 
@@ -84,10 +134,16 @@ if __name__ == "__main__":
     run_bench(
         __doc__,
         bench,
-        flag("--model", type=Path, required=True),
-        flag("--peer-url", required=True),
+        flag("--model", type=Path, required=True, help="folder or GGUF file"),
+        flag("--peer", choices=("llama.cpp", "vllm"), default="", help="started here"),
+        flag("--program", type=Path, help="llama-server or vllm, for --peer"),
+        flag("--peer-more", default="", help="more arguments of the peer, in one string"),
+        flag("--peer-file", type=Path, help="what the peer serves, if not --model"),
+        flag("--peer-log", type=Path, default=Path("/tmp/stratos-peer.log"), help="gets what the peer prints"),
+        flag("--peer-url", default="", help="of a peer that runs already"),
         flag("--peer-model", default=""),
-        flag("--peer-name", default="peer", help="name and version, for the record"),
+        flag("--peer-name", default="", help="name and version, for the record"),
+        flag("--threads", type=int, default=2, help="of each side"),
         flag("--vocab-size", type=int, default=31000),
         flag("--rounds", type=int, default=3),
         flag("--share", type=float, default=1.0, help="of each level's requests; each stream gets one"),

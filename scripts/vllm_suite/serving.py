@@ -8,20 +8,17 @@ import re
 import shutil
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from scripts.bench.peer_servers import VLLM_ENV, running_server
 from scripts.vllm_suite.installation import python_of
 from stratos.cli.local.ports import any_free_port
 from stratos.reproduce.load.local_platform import running_platform
 
 ROOT = Path(__file__).resolve().parents[2]
-START_S = 600.0
 CONTEXT = 8192
 """Of most of the tests' own servers; twice what the shipped model was trained with."""
 MOST_TOKENS = 512
@@ -83,18 +80,9 @@ def vllm_server(folder: Path, model: Path) -> Iterator[SuiteServer]:
         "--enforce-eager", "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
         "--enable-tokenizer-info-endpoint", "--override-generation-config", json.dumps({"max_new_tokens": MOST_TOKENS}),
     ]  # fmt: skip
-    env = {
-        **os.environ, "VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1", "VLLM_ENABLE_RESPONSES_API_STORE": "1", "VLLM_SERVER_DEV_MODE": "1",
-    }  # fmt: skip
-    with (folder / "vllm.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
-        try:
-            _wait(f"http://127.0.0.1:{port}/health", process, folder / "vllm.log")
-            yield SuiteServer(f"vLLM on CPU, {folder.name}", f"http://127.0.0.1:{port}", "none")
-        finally:
-            process.terminate()
-            process.wait(timeout=60)
+    env = {**VLLM_ENV, "VLLM_ENABLE_RESPONSES_API_STORE": "1", "VLLM_SERVER_DEV_MODE": "1"}
+    with running_server(command, env, f"http://127.0.0.1:{port}/health", folder / "vllm.log"):
+        yield SuiteServer(f"vLLM on CPU, {folder.name}", f"http://127.0.0.1:{port}", "none")
 
 
 @contextmanager
@@ -122,17 +110,3 @@ def _allow_long_prompts(data_dir: Path) -> None:
     )
     apply = [program, "admin", "apply", "-f", str(terms), *told]
     subprocess.run(apply, check=True, env={**os.environ, "STRATOS_ADMIN_KEY": key})
-
-
-def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + START_S
-    while time.monotonic() < end:
-        if process.poll() is not None:
-            raise RuntimeError(f"vLLM ended before it served, see {log}")
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.5)
-        else:
-            return
-    raise TimeoutError(f"vLLM did not serve within {START_S:.0f} s, see {log}")

@@ -63,12 +63,14 @@ def text(content: str) -> bytes:
 
 
 def value(item: Any) -> bytes:
-    """A typed value: integers are u32 or i32, numbers float32."""
+    """A typed value: integers are u32 or i32, those of a list i32 as llama.cpp wants them, numbers float32."""
     if isinstance(item, list):
-        number = _scalar(item[0])[0] if item else 8
-        return struct.pack("<IIQ", 9, number, len(item)) + b"".join(_scalar(entry)[1] for entry in item)
-    number, packed = _scalar(item)
-    return struct.pack("<I", number) + packed
+        packed = [_scalar(entry) for entry in item]
+        number = packed[0][0] if item else 8
+        number = 5 if number == 4 else number
+        return struct.pack("<IIQ", 9, number, len(item)) + b"".join(content for _, content in packed)
+    number, content = _scalar(item)
+    return struct.pack("<I", number) + content
 
 
 def _scalar(item: Any) -> tuple[int, bytes]:
@@ -119,16 +121,18 @@ def sentence_piece_vocabulary() -> dict[str, Any]:
     }
 
 
-def shipped_vocabulary() -> dict[str, Any]:
-    """The vocabulary of the shipped tokenizer, as a converter writes it."""
+def shipped_vocabulary(size: int = 0) -> dict[str, Any]:
+    """The vocabulary of the shipped tokenizer, as a converter writes it; ``size`` adds tokens of some text."""
     shipped = json.loads((BASE_MODEL / "tokenizer.json").read_text())
     special = {token["id"] for token in shipped["added_tokens"]}
     vocab = sorted(shipped["model"]["vocab"], key=shipped["model"]["vocab"].__getitem__)
+    more = [f"[{index}]" for index in range(len(vocab), size)]
+    kinds = [3 if index in special else 1 for index in range(len(vocab))] + [1] * len(more)
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "gpt-2",
-        "tokenizer.ggml.tokens": vocab,
-        "tokenizer.ggml.token_type": [3 if index in special else 1 for index in range(len(vocab))],
+        "tokenizer.ggml.tokens": vocab + more,
+        "tokenizer.ggml.token_type": kinds,
         "tokenizer.ggml.merges": [" ".join(merge) for merge in shipped["model"]["merges"]],
         "tokenizer.ggml.bos_token_id": 0,
         "tokenizer.ggml.eos_token_id": 4,

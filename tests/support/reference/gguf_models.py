@@ -107,17 +107,30 @@ def save_gguf(path: Path, kinds: Kinds, prefix: str = "Llama", **changes: Any) -
 
 def save_shipped_gguf(path: Path) -> Path:
     """Write the shipped model with its linear layers in Q8_0, or in the mix of a Q4_K_M file, as its name says."""
-    config = json.loads((BASE_MODEL / "config.json").read_text())
+    kind_of = _mixed if "Q4_K_M" in path.name else _eight_bits
+    return save_llama_gguf(BASE_MODEL, path, kind_of)
+
+
+def save_llama_gguf(folder: Path, path: Path, kind_of: Callable[[str, Tensor], str] = lambda *_: "BF16") -> Path:
+    """Write a Llama in float weights whose tokenizer is the shipped one; norms are F32.
+
+    Args:
+        folder: of the checkpoint; rows beyond the tokenizer's vocabulary become tokens of some text.
+        path: of the GGUF file.
+        kind_of: name in the file and weight -> type of blocks.
+    """
+    config = json.loads((folder / "config.json").read_text())
     tensors = {}
-    for name, weight in load_file(BASE_MODEL / "model.safetensors").items():
+    for name, weight in load_file(folder / "model.safetensors").items():
         ours = gguf_name(name)
-        kind = "F32" if weight.dim() == 1 else _mixed(ours, weight) if "Q4_K_M" in path.name else _eight_bits(ours)
+        kind = "F32" if weight.dim() == 1 else kind_of(ours, weight)
         stored = ROUNDED[kind](weight) if kind in ROUNDED else weight.to(_FLOATS[kind])
         tensors[ours] = Stored(tuple(weight.shape), kind, _bytes(_as_pairs(stored, _paired_heads(ours, config))))
-    return write(path, gguf_bytes({**_metadata("llama", config), **shipped_vocabulary()}, tensors))
+    vocabulary = shipped_vocabulary(config["vocab_size"])
+    return write(path, gguf_bytes({**_metadata("llama", config), **vocabulary}, tensors))
 
 
-def _eight_bits(name: str) -> str:
+def _eight_bits(name: str, weight: Tensor) -> str:
     return "BF16" if name == "token_embd.weight" else "Q8_0"
 
 
