@@ -51,9 +51,10 @@ def test_shares_of_the_peak(name: str) -> None:
     measured = {(row["kernel"], row["rows"]): row for row in document(name)["rows"] if row["dtype"] == "bfloat16"}
     rows = tables("products-")[name]
     assert rows
-    for rows_cell, amx, avx512, onednn in rows:
+    for rows_cell, amx, avx512, onednn, tiles, vectors in rows:
         count = int(rows_cell)
-        for cell, kernel in ((amx, "amx"), (avx512, "avx512-bf16")):
+        bytes_ = ((tiles, "amx int8"), (vectors, "amx int8-vectors"))
+        for cell, kernel in ((amx, "amx"), (avx512, "avx512-bf16"), *bytes_):
             row = measured[kernel, count]
             assert cell == f"{row['gflops']:.0f} ({row['share_of_peak']:.0%})"
         assert onednn == f"{measured['onednn', count]['gflops']:.0f}"
