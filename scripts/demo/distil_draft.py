@@ -2,10 +2,11 @@
 
     python -m scripts.demo.distil_draft --out models/draft-distilled
 
-It begins with the shipped draft.  Where drafts are drawn with the target's own noise, at least (1 - TV) / (1 + TV) of them
-are accepted, TV being the total variation of the two distributions: so the loss goes from KL(base || draft), which
+It begins with the shipped draft.  Where drafts are drawn with the target's own noise, at least (1 - TV) / (1 + TV) of
+them are accepted, TV being the total variation of the two distributions: so the loss goes from KL(base || draft), which
 learns fast, to TV itself.  The text is all of the corpus but what is held out: the base knows its own part by heart in
-places, and says of the others what it will say of text that it never saw.  Measured by ``python -m scripts.bench.acceptance --draft DIR``.
+places, and says of the others what it will say of text that it never saw.  Measured by
+``python -m scripts.bench.acceptance --draft DIR``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _SHARE_OF_KL = 0.5
 
 @torch.no_grad()
 def said_by(teacher: LlamaForCausalLM, rows: torch.Tensor) -> torch.Tensor:
-    """Log probabilities of the next token behind each of ``rows`` [batch, context]: float32 [batch, context, vocabulary]."""
+    """Log probabilities of what follows each id of ``rows`` [batch, context]: float32 [batch, context, vocabulary]."""
     with torch.autocast("cpu", torch.bfloat16):
         return teacher(input_ids=rows, use_cache=False).logits.float().log_softmax(-1)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import httpx
@@ -69,16 +69,12 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProce
         yield running
 
 
-def streams_of(title: str, left_out: Collection[str] = (), **more: Any) -> list[Told]:
-    """One of each kind, without some fields; what a title begins with is in no cache, so a router spreads them."""
+def streams_of(title: str, **more: Any) -> list[Told]:
+    """One of each kind; what a title begins with is in no cache, so a router spreads them."""
     common = {"model": "base", "prompt": f"# {title}\n{CODE}", "max_tokens": NUM_TOKENS, "ignore_eos": True,
               "stream": True, "return_token_ids": True, "stream_options": {"include_usage": True}}  # fmt: skip
     names = [(f"{title}-{kind}".replace(" ", "-"), fields) for kind, fields in KINDS.items()]
-    bodies = [(name, {**common, **fields, **more}) for name, fields in names]
-    return [
-        Told(name + more.get("speculation", ""), {k: v for k, v in body.items() if k not in left_out})
-        for name, body in bodies
-    ]
+    return [Told(name + more.get("speculation", ""), {**common, **fields, **more}) for name, fields in names]
 
 
 class Cut:
@@ -98,10 +94,9 @@ async def cut(
     ledger: Ledger,
     title: str,
     fault: Callable[[], Awaitable[None]],
-    left_out: Collection[str] = (),
 ) -> Cut:
     """Streams of all kinds at once, and a fault once some of them have tokens; then the same without drafts."""
-    streams = streams_of(title, left_out)
+    streams = streams_of(title)
     running = [asyncio.create_task(stream.run(http)) for stream in streams]
 
     def have_begun() -> bool:
@@ -113,7 +108,7 @@ async def cut(
     await eventually(have_begun, "tokens of some streams")
     await fault()
     await asyncio.gather(*running)
-    plain = streams_of(title, left_out, speculation="off")
+    plain = streams_of(title, speculation="off")
     await asyncio.gather(*(stream.run(http) for stream in plain))
     for stream, wanted in zip(streams, plain, strict=True):
         assert stream.said == wanted.said, stream.name
@@ -153,7 +148,7 @@ async def test_a_worker_without_drafts_goes_on_with_the_streams_of_one_that_draf
 
 @pytest.mark.parametrize("method", METHODS)
 async def test_a_gateway_takes_over_what_a_drafting_worker_decodes(platform: PlatformProcess, method: str) -> None:
-    """In rounds, until a stream on that worker was taken over in its middle; log probabilities have no record."""
+    """In rounds, until a stream on that worker was taken over in its middle."""
     async with client_of(platform) as http, ledger_of(platform) as ledger:
         await until_recorded(http)
         async with other_worker(platform, next(NAMES), {"method": method, **METHODS[method]}, ALL_RUN) as worker:
@@ -163,7 +158,7 @@ async def test_a_gateway_takes_over_what_a_drafting_worker_decodes(platform: Pla
                 async def strike(gateways: Any = gateways) -> None:
                     busiest(gateways, platform).kill()
 
-                found = await cut(http, ledger, f"{method}-takeover-{turn}", strike, ["logprobs"])
+                found = await cut(http, ledger, f"{method}-takeover-{turn}", strike)
                 taken = {entry.tag.http_request_id for entry in found.entries if entry.rank > OWN_RANK}
                 workers = {s.name: await attempts_of(http, s.name) for s in found.streams if s.name in taken}
                 went_there = any(a["worker"] == worker.name for (g,) in workers.values() for a in g["attempts"])
