@@ -90,18 +90,24 @@ def kill(platform: PlatformProcess, name: str) -> None:
 
     def is_back() -> bool:
         now = platform.processes().get(name, {})
-        has_restarted = now.get("pid") not in (None, before) and bool(now.get("metrics_address"))
-        return has_restarted and len(platform.status()["workers"]) == 3
+        if now.get("pid") in (None, before) or not now.get("metrics_address"):
+            return False
+        try:
+            metrics_of(now)
+        except httpx.TransportError:  # its address is known before it listens there
+            return False
+        return len(platform.status()["workers"]) == 3
 
     wait_until(is_back, timeout_s=120)
 
 
+def metrics_of(facts: dict[str, Any]) -> str:
+    return httpx.get(f"http://{facts['metrics_address']}/metrics", trust_env=False, timeout=60).text
+
+
 def handed_over(platform: PlatformProcess) -> float:
     """Hand-offs that decode workers committed."""
-    workers = [facts for name, facts in platform.processes().items() if name.startswith("decode")]
-    texts = [
-        httpx.get(f"http://{facts['metrics_address']}/metrics", trust_env=False, timeout=60).text for facts in workers
-    ]
+    texts = [metrics_of(facts) for name, facts in platform.processes().items() if name.startswith("decode")]
     samples = [s for text in texts for family in text_string_to_metric_families(text) for s in family.samples]
     labels = {"side": "receiver", "outcome": "committed"}
     return sum(s.value for s in samples if s.name == "stratos_kv_handoffs_total" and labels.items() <= s.labels.items())
