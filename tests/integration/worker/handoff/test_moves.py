@@ -149,12 +149,7 @@ async def test_a_moved_stream_waits_for_two_of_its_successors_steps(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each call of the step loop costs the stream a step, which may take long on a machine without cores left."""
-    leaving = await world.start(WorkerRole.DECODE, **PATIENT)
-    successor = await world.start(WorkerRole.DECODE, worker_id="decode-1")
-    stream = await (await world.gateway(leaving)).submit(PROMPT, max_tokens=200)
-    await stream.wait_tokens(40)
-    leaving.process.start_drain(None)
-    await stream.over()
+    leaving, successor, stream = await leaving_with_a_stream(world)
     engine, calls = successor.process.opened.context.engine, list[str]()
 
     def noted(name: str, method: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
