@@ -5,7 +5,7 @@ struct CodeStep {  // at most DEPTH units of one group
     const uint32_t *words;
     const ivec *zeros;
     int units;
-    bool begins;
+    bool begins, has_zeros;
     GroupEnd end;
 };
 
@@ -33,9 +33,18 @@ template <class U, int64_t SCHEME> struct CodeBlock {
 };
 
 #if defined(STRATOS_TILE_ORDER)
+#include "few_rows.h"
+
 template <int64_t SCHEME> struct CodeBlock<TileUnits, SCHEME> {
+    template <bool HAS_ZEROS>
+    static void multiply_few(const CodeStep &s, const float *x, int64_t stride, int rows, float *raw, float *totals) {
+        BY_FEW_ROWS(rows, (few_rows_product<SCHEME, HAS_ZEROS, R>(s.words, s.zeros, x, stride, s.units, s.begins, s.end, raw,
+                                                                  totals)))
+    }
     static void multiply(ItemScope<TileUnits> &scope, const CodeStep &s, const float *wide, const float *x, int64_t stride,
                          int rows, float *raw, float *totals) {
+        if (!wide && SCHEME == INT4_CODES && s.has_zeros) return multiply_few<true>(s, x, stride, rows, raw, totals);
+        if (!wide) return multiply_few<false>(s, x, stride, rows, raw, totals);
         const Rows all{x, stride, TileUnits::STEP, 16 * stride};
         accumulate(scope.tiles, Operands{wide, PANEL, all, s.units, raw, PANEL}, rows, PANEL, s.begins);
         if (!s.end.scales) return;
@@ -45,7 +54,7 @@ template <int64_t SCHEME> struct CodeBlock<TileUnits, SCHEME> {
             end_group<1>(sums, s.end, raw + r * PANEL, totals + r * PANEL);
         }
     }
-    static constexpr int64_t FEW_ROWS = 0;
+    static constexpr int64_t FEW_ROWS = few_rows_of(SCHEME);
     static constexpr int AHEAD = AHEAD_WORDS;
     static constexpr int LONE_DEPTH = 2 * TileUnits::STEP;  // units of a lone block: tiles wait for what is widened
 };
@@ -72,7 +81,7 @@ static void multiply_code_panel(const Linear *l, int64_t panel, const T *x, O *o
             const int64_t elements = end - at < depth ? end - at : depth;
             const bool is_last = at + elements == end;
             const CodeStep step{words + at / codes_of_word(SCHEME) * PANEL, zeros, (int)(elements / U::PER_UNIT),
-                                at == begin, GroupEnd{is_last ? l->scales + of_group : nullptr, g == 0}};
+                                at == begin, l->zeros != nullptr, GroupEnd{is_last ? l->scales + of_group : nullptr, g == 0}};
             if (widens_first) widen<U::PER_UNIT, SCHEME, CodeBlock<U, SCHEME>::AHEAD>(step.words, zeros, step.units, wide);
             for (int64_t b = 0; b < num_blocks; b++) {
                 const int64_t first = block_begin<U>(rows, b), last = block_begin<U>(rows, b + 1);

@@ -221,11 +221,14 @@ template <class U, int64_t SCHEME> struct KBlock {
 };
 
 #if defined(STRATOS_TILE_ORDER)
+#include "k_few_rows.h"
+
 // A step of the tile instruction is 32 inputs: the half that is not of a group of 16 is zeros.
 template <int64_t SCHEME> struct KBlock<TileUnits, SCHEME> {
-    static constexpr int64_t FEW_ROWS = 0, GAP = KQuant<SCHEME>::GROUPS > 1 ? 8 * PANEL : 0, AHEAD = AHEAD_WORDS;
-    static void multiply(ItemScope<TileUnits> &scope, const uint32_t *, const float *wide, int g, const float *x,
+    static constexpr int64_t FEW_ROWS = SCHEME == Q6_K_CODES ? 2 : 1, GAP = KQuant<SCHEME>::GROUPS > 1 ? 8 * PANEL : 0, AHEAD = AHEAD_WORDS;
+    static void multiply(ItemScope<TileUnits> &scope, const uint32_t *step, const float *wide, int g, const float *x,
                          int64_t stride, const KGroup &end, int64_t row, int rows, float *totals) {
+        if (!wide) BY_FEW_ROWS(rows, return (few_rows_k_product<SCHEME, R>(step, g, x, stride, end, row, totals)))
         alignas(64) float sums[TileUnits::ROWS * PANEL];
         const Rows all{x, stride, TileUnits::STEP, 16 * stride};
         accumulate(scope.tiles, Operands{wide + g * 8 * PANEL, PANEL, all, TileUnits::STEP, sums, PANEL}, rows, PANEL, true);
