@@ -25,7 +25,7 @@ from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.switches import KernelSwitches
 from stratos.reproduce.material.random_model import write_model
 
-SCHEMES = ("auto", "int8", "int8, no tiles", "int4", "fp8")
+SCHEMES = ("auto", "int8", "int8, no tiles", "int8+head", "int4", "int4+head", "fp8")
 """Values of ``--quantization``, and whether bytes are multiplied without tiles."""
 STREAMS = (1, 8, 32)
 CONTEXT, PROMPT, STEPS = 64, 1024, 6

@@ -25,6 +25,7 @@ SCHEDULES = [
         (1, "torch"),
         (1, "kv-int8"),
         (0, "llm-int8"),
+        (0, "int4+head"),
     ]
     for dtype in ("float32", "bfloat16")
 ]
@@ -35,6 +36,7 @@ KEPT = [
     (1, "torch", "bfloat16"),
     (1, "kv-int8", "bfloat16"),
     (0, "llm-int8", "bfloat16"),
+    (0, "int4+head", "bfloat16"),
 ]
 """Every family, and both types and kernels, with the host tier and without it."""
 

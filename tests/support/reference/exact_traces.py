@@ -27,6 +27,7 @@ KERNELS: dict[str, dict[str, Any]] = {
     "torch-unpacked": {"native_kernels": False, "prepacked_gemm": False},
     "kv-int8": {"kv_dtype": "int8"},
     "llm-int8": {"quantization": "llm-int8"},
+    "int4+head": {"quantization": "int4+head"},
 }
 BUILDS = [name for name in NATIVE_SETS if name in ("amx-twin", "avx512-bf16")]
 """Builds of the C++ kernels beside the best one: the tiles' sums by vectors, and what serves where tiles are masked."""

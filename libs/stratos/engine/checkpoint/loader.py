@@ -47,7 +47,7 @@ from stratos.engine.checkpoint.tensor_names import (
     stacked_names,
     text_name,
 )
-from stratos.engine.checkpoint.weight_schemes import can_round
+from stratos.engine.checkpoint.weight_schemes import HEAD_KIND, can_round, rounds_head
 
 _FLOAT_TYPES = ("F32", "F16", "BF16")
 _ROTATED_SUFFIXES = (".q_proj.weight", ".k_proj.weight", ".qkv_proj.weight")
@@ -191,6 +191,8 @@ class CheckpointReader:
         stored = self._tensors[EMBEDDING if self._config.tie_word_embeddings else LM_HEAD]
         if self._stays_codes(stored):
             return stored.codes()
+        if rounds_head(self._rounding) and can_round(stored.shape[1], HEAD_KIND):
+            return rounded(self._read(EMBEDDING if self._config.tie_word_embeddings else LM_HEAD), HEAD_KIND)
         return None if self._config.tie_word_embeddings else self._read(LM_HEAD)
 
     def attention(self, layer: int) -> AttentionWeights:

@@ -25,14 +25,14 @@ from stratos.engine.checkpoint.weight_schemes import (
     LinearScheme,
 )
 
-Rounding = Literal["int8", "int4", "fp8", "mxfp4", "nf4", "llm-int8"]
+Rounding = Literal["int8", "int4", "fp8", "mxfp4", "nf4", "llm-int8", "int8+head", "int4+head"]
 ROUNDINGS: tuple[str, ...] = get_args(Rounding)
 _LARGEST = {"int8": 127.0, "int4": 7.0, "fp8": 448.0}
 
 
 def rounded(weight: Tensor, kind: str) -> QuantisedWeight:
     """Codes of a weight [outputs, inputs] of any float type; one that is all zeros gets scales of 1."""
-    floats = weight.float()
+    floats, kind = weight.float(), kind.removesuffix("+head")
     if kind in _OWN:
         return _OWN[kind](floats)
     group = GROUP_STEP if kind == "int4" else weight.shape[1]

@@ -42,6 +42,8 @@ ROUNDED = {
     "mxfp4": LinearScheme.MXFP4,
     "nf4": LinearScheme.NF4,
     "llm-int8": LinearScheme.LLM_INT8,
+    "int8+head": LinearScheme.INT8_ROWS,
+    "int4+head": LinearScheme.INT4,
 }
 """Scheme that float weights have after they were quantised at load, by the setting that asks for it."""
 AT_LOAD = ", ".join(ROUNDED)
@@ -50,7 +52,16 @@ AT_LOAD = ", ".join(ROUNDED)
 
 def label_at_load(quantization: str) -> str:
     """How identities and reports call weights that are quantised at load; ``quantization`` is no "auto"."""
-    return f"{ROUNDED[quantization].label}-at-load"
+    return f"{ROUNDED[quantization].label}{'-and-head' * rounds_head(quantization)}-at-load"
+
+
+HEAD_KIND = "int8"
+"""What an output layer is quantised to at load: it chooses the token, and four bits would choose others too often."""
+
+
+def rounds_head(quantization: str) -> bool:
+    """Whether the output layer is quantised at load as well."""
+    return quantization.endswith("+head")
 
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)

@@ -17,7 +17,7 @@ from stratos.engine.sizing.plan import EnginePlan, plan_engine
 
 SELF_SCHEME: Literal["int4"] = "int4"
 """What the method "self" quantises the model's own weights to."""
-SMALL_SCHEMES = ("int4", "mxfp4", "nf4")
+SMALL_SCHEMES = ("int4", "int4+head", "mxfp4", "nf4")
 """Schemes at load of which that is no smaller copy."""
 
 

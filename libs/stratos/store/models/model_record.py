@@ -54,7 +54,7 @@ class ModelRecord:
     max_stream_len: Annotated[int, Ge(0)] = 0
     """Longest sequence where workers stream past the model's context; 0 is that context."""
     default_max_tokens: Annotated[int, Ge(1)] = 512
-    quantization: Literal["auto", "int8", "int4", "fp8", "mxfp4", "nf4", "llm-int8"] = "auto"
+    quantization: Literal["auto", "int8", "int4", "fp8", "mxfp4", "nf4", "llm-int8", "int8+head", "int4+head"] = "auto"
     pooling: PoolingSetting = "auto"
     matryoshka: MatryoshkaSetting = "auto"
     facts: ModelFacts | None = None

@@ -29,7 +29,7 @@ class ModelConfig:
     """Longest prompt; longer ones get 400 context_length_exceeded."""
     max_model_len: Annotated[int, Ge(0)] = 0
     """Longest sequence, prompt and output, as the workers have it; 0 is the model's context."""
-    quantization: Literal["auto", "int8", "int4", "fp8", "mxfp4", "nf4", "llm-int8"] = "auto"
+    quantization: Literal["auto", "int8", "int4", "fp8", "mxfp4", "nf4", "llm-int8", "int8+head", "int4+head"] = "auto"
     """Weights as the workers have them (their RUNNER__QUANTIZATION), which the list of models tells."""
     max_stream_len: Annotated[int, Ge(0)] = 0
     """Longest sequence where workers stream past the model's context (their attention_window); 0 is that context."""

@@ -24,6 +24,7 @@ from tests.support.reference.quantised_models import CONFIGS
             "gguf-q4_k+q6_k",
         ),
         ({"quantization_config": {"quant_method": "mxfp4"}}, "auto", "mxfp4"),
+        ({}, "int4+head", "int4-and-head-at-load"),
         ({"quantization_config": CONFIGS["nf4-double"]}, "auto", "nf4"),
         ({"quantization_config": CONFIGS["llm-int8"]}, "auto", "llm-int8"),
         ({"quantization_config": CONFIGS["modelopt-nvfp4"]}, "auto", "nvfp4"),

@@ -33,6 +33,7 @@ RUNNERS: dict[str, dict[str, Any]] = {
     "layered": {"dtype": "bfloat16", "whole_step": False},
     "int8": {"quantization": "int8"},
     "int4": {"quantization": "int4"},
+    "int4+head": {"quantization": "int4+head"},
     "int8-kv": {"kv_dtype": "int8"},
 }
 PROMPT = [(i * 29 + 3) % 97 for i in range(22)]

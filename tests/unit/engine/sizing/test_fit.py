@@ -88,11 +88,12 @@ def test_scales_count_as_they_are_in_memory(
 
 
 @pytest.mark.skipif(not NATIVE_SETS, reason="written for AVX2 and AVX-512")
-@pytest.mark.parametrize("kind", ["nf4", "llm-int8"])
+@pytest.mark.parametrize("kind", ["nf4", "llm-int8", "int4+head", "int8+head"])
 def test_what_is_quantised_at_load_takes_what_was_planned(tmp_path: Path, kind: str) -> None:
     save_tiny(tmp_path, "Llama", **SHAPE)
     runner, need = load_runner(tmp_path, quantization=kind, dtype="bfloat16"), read_need(tmp_path, kind)
     assert runner.info.step_weight_bytes == pytest.approx(need.read_bytes("bfloat16"), rel=0.05)
+    assert read_need(tmp_path, "int4+head").read_bytes("bfloat16") < read_need(tmp_path, "int4").read_bytes("bfloat16")
 
 
 def test_codes_are_planned_where_there_are_products_for_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
