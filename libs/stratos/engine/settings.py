@@ -147,7 +147,8 @@ class RunnerConfig:
     quantization: Literal["auto", "int8", "int4", "fp8", "mxfp4", "nf4", "llm-int8", "int8+head", "int4+head"] = "auto"
     """Weights of linear layers: "auto" as the checkpoint stores them; the others quantise float weights to the nearest
     code at load, on a CPU alone. "int8" cuts activations to bytes per token as well, "llm-int8" all but those of a
-    size from 6 on; "int4" and "mxfp4" have groups of 32, "nf4" of 64. "+head" quantises the output layer, too, to int8."""
+    size from 6 on; "int4" and "mxfp4" have groups of 32, "nf4" of 64. "+head": the
+    output layer, too, in int8."""
     block_size: Annotated[int, Interval(ge=1, le=1024)] = 16
     """Tokens per KV block; smaller shares more, larger costs fewer table entries."""
     kv_pool_bytes: Annotated[int, Ge(0)] = 0
