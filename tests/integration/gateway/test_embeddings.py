@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 from array import array
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -15,10 +16,11 @@ import pytest
 
 from stratos.api.worker.v1 import embed_pb2
 from stratos.common.clock import SystemClock
-from stratos.common.errors import BadRequest, Busy, Draining
+from stratos.common.errors import BadRequest, Busy, Draining, FeatureUnavailable
 from stratos.core.ledger.entry import LedgerEntry
 from stratos.core.placement import Outcome, Work, WorkerRole
 from stratos.core.requests.embedding import EmbedCall, PoolingKind
+from stratos.core.requests.terms import RequestTerms
 from stratos.engine.fake.pooling import fake_embedding
 from stratos.engine.fake.runner import fake_kv
 from stratos.rpc.codec.placement import placement_request_to_pb
@@ -299,6 +301,21 @@ async def test_vectors_wait_unbilled_where_the_gateway_stood_still() -> None:
         assert not embedding.done()
         gate.open()
         assert await embedding == [array("f", [2.0]).tobytes()]
+    finally:
+        await client.close()
+        await embedder.stop()
+
+
+async def test_a_worker_of_the_first_release_is_asked_again_without_what_it_refuses() -> None:
+    embedder = ScriptedEmbedder("prefill-0", errors=[FeatureUnavailable("this build does not know field 7")])
+    await embedder.start()
+    client = EmbeddingClient(10.0, SystemClock())
+    call = EmbedCall(inputs=((1, 2),), model_digest="m", pooling=PoolingKind.LAST, normalizes=True, num_dimensions=None)
+    call = dataclasses.replace(call, terms=RequestTerms(tenant="id", tenant_name="acme"))
+    try:
+        assert await client.embed(embedder.ref, call) == [array("f", [2.0]).tobytes()]
+        assert [asked.terms.tenant_name for asked in embedder.calls] == ["acme", ""]
+        assert [asked.terms.tenant for asked in embedder.calls] == ["id", "id"]
     finally:
         await client.close()
         await embedder.stop()

@@ -8,15 +8,16 @@ import contextlib
 import grpc
 import grpc.aio
 
-from stratos.api.worker.v1 import embed_pb2_grpc
+from stratos.api.worker.v1 import embed_pb2, embed_pb2_grpc
 from stratos.common.clock import Clock
-from stratos.common.errors import WorkerLost
+from stratos.common.errors import FeatureUnavailable, WorkerLost
 from stratos.core.placement import WorkerRef
 from stratos.core.requests.embedding import EmbedCall
 from stratos.rpc.clients.channel import translate_errors
 from stratos.rpc.clients.channel_pool import ChannelPool
 from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN, Dialer
 from stratos.rpc.codec.embedding import call_to_pb
+from stratos.rpc.codec.first_release import drop_newer_fields
 from stratos_gateway.access.contract import Gate
 
 MAX_CHANNELS = 64
@@ -54,13 +55,22 @@ class EmbeddingClient:
         """
         peer = await self._connected(worker)
         message = call_to_pb(call, self._clock.now())
-        async with translate_errors(peer=worker.worker_id):
-            answer = await embed_pb2_grpc.EmbedServiceStub(peer).Embed(message)
+        try:
+            answer = await self._asked(peer, worker, message)
+        except FeatureUnavailable:  # a worker of 0.1 may be answering
+            drop_newer_fields(message)
+            answer = await self._asked(peer, worker, message)
         if self._gate is not None and self._gate.is_shut:  # before it is billed: the request may end here
             await self._gate.opened()
         if len(answer.embeddings) != len(call.inputs):
             raise WorkerLost(f"{worker.worker_id} answered {len(answer.embeddings)} of {len(call.inputs)} inputs")
         return [embedding.values for embedding in answer.embeddings]
+
+    async def _asked(
+        self, peer: grpc.aio.Channel, worker: WorkerRef, message: embed_pb2.EmbedRequest
+    ) -> embed_pb2.EmbedResponse:
+        async with translate_errors(peer=worker.worker_id):
+            return await embed_pb2_grpc.EmbedServiceStub(peer).Embed(message)
 
     async def close(self) -> None:
         """Close all channels."""

@@ -1,0 +1,66 @@
+"""What a worker of 0.1 gets: it refuses a Submit or an EmbedRequest with any field that it does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from stratos.api.worker.v1 import decode_pb2, embed_pb2
+from stratos.rpc.codec.first_release import drop_newer_fields
+
+KNOWN = {"EmbedRequest": 9, "EmbedInput": 1, "Submit": 13, "MeterTag": 8, "SamplingParams": 18, "Watermark": 4,
+         "Grammar": 2, "TokenSequence": 1, "ChoiceState": 3, "WorkerRef": 4, "TraceContext": 2, "AdapterRef": 2,
+         "RequestTerms": 6}  # fmt: skip
+"""Highest field of each message in the release, whose numbers have no gaps."""
+REFUSED = {("Submit", "num_prior_tokens"), ("MeterTag", "num_prior_tokens")}
+"""Fields without which such a worker would be wrong: it may refuse them."""
+VALUES: dict[int, Any] = {
+    FieldDescriptor.CPPTYPE_STRING: "x",
+    FieldDescriptor.CPPTYPE_BOOL: True,
+    FieldDescriptor.CPPTYPE_DOUBLE: 1.0,
+    FieldDescriptor.CPPTYPE_FLOAT: 1.0,
+}
+
+
+def fill(message: Message) -> None:
+    """Give every field a value."""
+    for field in message.DESCRIPTOR.fields:
+        is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
+        if is_map:
+            key, value = (field.message_type.fields_by_name[name].cpp_type for name in ("key", "value"))
+            getattr(message, field.name)[VALUES.get(key, 1)] = VALUES[value]
+        elif field.message_type is not None:
+            place = getattr(message, field.name)
+            inner = place.add() if field.is_repeated else place
+            inner.SetInParent()
+            fill(inner)
+        else:
+            value = VALUES.get(field.cpp_type, 1)
+            value = b"x" if field.type == FieldDescriptor.TYPE_BYTES else value
+            if field.is_repeated:
+                getattr(message, field.name).append(value)
+            else:
+                setattr(message, field.name, value)
+
+
+def unknown_fields(message: Message) -> Iterator[tuple[str, str]]:
+    """Fields that have a value and are not in the release."""
+    for field, value in message.ListFields():
+        if field.number > KNOWN[message.DESCRIPTOR.name]:
+            yield message.DESCRIPTOR.name, field.name
+        elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            for inner in value if field.is_repeated else (value,):
+                yield from unknown_fields(inner)
+
+
+@pytest.mark.parametrize("kind", [decode_pb2.Submit, embed_pb2.EmbedRequest])
+def test_a_worker_of_the_first_release_knows_every_field_that_is_left(kind: type[Message]) -> None:
+    message = kind()
+    fill(message)
+    assert len(set(unknown_fields(message)) - REFUSED) >= 4, "newer fields are filled"
+    drop_newer_fields(message)
+    assert set(unknown_fields(message)) <= REFUSED
