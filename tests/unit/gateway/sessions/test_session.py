@@ -71,7 +71,9 @@ class Worker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
     async def Session(self, request_iterator: Any, context: Any) -> None:
         await context.read()
         ref = common_pb2.WorkerRef(worker_id=self.worker_id, incarnation=self.ref.incarnation)
-        await context.write(decode_pb2.SessionResponse(welcome=decode_pb2.Welcome(worker=ref, takes_further=self.takes_further)))
+        await context.write(
+            decode_pb2.SessionResponse(welcome=decode_pb2.Welcome(worker=ref, takes_further=self.takes_further))
+        )
         for _ in range(2):
             self.heard.append(await context.read())
         while True:
