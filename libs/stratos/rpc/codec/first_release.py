@@ -1,7 +1,7 @@
 """Fields that workers of 0.1 do not know and refuse a message for; beside such workers gateways go on without them.
 
 What is lost there is the name of a tenant in metrics, the time that a request waited before, kept prompts, a ban of
-drafts, which those workers have none of, and the cost tags and revision in a bill that a worker makes for a dead gateway.
+drafts, which those workers have none of, and cost tags and revision in a bill that a worker makes for a dead gateway.
 The beginning of a continued answer (``num_prior_tokens``) stays: without it the answer would be billed twice, so such
 a worker refuses it.
 """
