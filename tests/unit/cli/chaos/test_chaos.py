@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from stratos.cli.chaos.command import OWN_DATA_DIR, check_may_break, check_may_take, parse_scenarios
+from stratos.cli.chaos.command import OWN_DATA_DIR, check_may_break, parse_scenarios
 from stratos.cli.chaos.faults.fault import Fault
+from stratos.cli.chaos.local_target import check_may_take
 from stratos.cli.chaos.promises import PROMISES, observed_promises, promise_table
 from stratos.cli.chaos.report import ChaosReport, ChaosRow
 from stratos.common.errors import BadRequest, NotFound

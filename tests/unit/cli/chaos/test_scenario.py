@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from stratos.cli.chaos import scenario
+from stratos.cli.chaos import local_target, scenario
 from stratos.cli.chaos.faults.fault import Fault
-from stratos.cli.chaos.scenario import ChaosTarget, run_scenario
+from stratos.cli.chaos.local_target import ChaosTarget
+from stratos.cli.chaos.scenario import run_scenario
 from stratos.cli.chaos.streams import StreamResult
 from stratos.common.errors import DependencyDown, NotFound
 
@@ -38,7 +39,7 @@ class FakeRun:
 class FakeTarget:
     """A platform that stays away."""
 
-    facts, models, without = SimpleNamespace(base_url=""), (), ()
+    base_url, models, without = "", (), ()
 
     def __init__(self, *, moved: int = 0) -> None:
         self.num_moved = moved
@@ -52,10 +53,14 @@ class FakeTarget:
     async def wait_whole(self) -> None:
         raise DependencyDown("not every process has come back")
 
+    async def strike(self, fault: Fault, in_effect: asyncio.Event) -> Any:
+        target: Any = self
+        return await fault.strike(target, in_effect)
+
     async def is_busy(self, names: Any) -> bool:
         return bool(names - {"prefill-0", "decode-0"})
 
-    def moved(self, name: str) -> set[str]:
+    async def moved(self, name: str) -> set[str]:
         return {f"{name}-{index}" for index in range(self.num_moved)}
 
 
@@ -128,7 +133,7 @@ async def test_tenants_are_deleted_in_the_end(monkeypatch: pytest.MonkeyPatch) -
         if tenant == "a":
             raise NotFound("no such tenant")
 
-    monkeypatch.setattr(scenario, "remove_tenant", remove)
+    monkeypatch.setattr(local_target, "remove_tenant", remove)
     facts: Any = None
     target = ChaosTarget(facts, Path())
     target.tenants += ["a", "b"]

@@ -1,0 +1,223 @@
+"""``stratos chaos --kube`` against an API server whose pods are processes of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from stratos.cli.chaos.faults.contract import NOTHING, NoEffect
+from stratos.cli.chaos.faults.fault import Fault
+from stratos.cli.chaos.kube.api import KubeApi, opened_api
+from stratos.cli.chaos.kube.channels import forwarded, run_python
+from stratos.cli.chaos.kube.cluster_faults import CLUSTER, ClusterFaults
+from stratos.cli.chaos.kube.node_pods import NodePods
+from stratos.cli.chaos.kube.release import Place, Release
+from stratos.cli.chaos.kube.rights import check_rights, rights_for
+from stratos.common.errors import BadRequest, DependencyDown, NotFound, PermissionDenied
+from tests.support.fakes.kubernetes_pods import NAMESPACE, NODE, READY, FakePods, fake_pods
+from tests.support.waiting import eventually
+
+ENDS_BADLY = f"import os, signal; signal.signal(signal.SIGTERM, lambda *_: os._exit(3)); {READY}; signal.pause()"
+ANSWERS = """
+import http.server, os, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = b"# TYPE running gauge\\nrunning{pool=\\"a\\"} 2\\nrunning{pool=\\"b\\"} 3\\n"
+        self.send_response(200); self.send_header("content-length", str(len(body))); self.end_headers()
+        if self.path == "/half":
+            self.wfile.write(body[:5]); self.wfile.flush(); os._exit(1)
+        self.wfile.write(body)
+    log_message = lambda *_: None
+server = http.server.ThreadingHTTPServer(("127.0.0.1", %d), Handler)
+print("ready", flush=True)
+server.serve_forever()
+"""
+
+
+@asynccontextmanager
+async def opened(cluster: FakePods) -> AsyncIterator[tuple[Release, NodePods, ClusterFaults]]:
+    from kubernetes.aio.client import Configuration
+
+    api = KubeApi(Configuration(host=cluster.url))
+    release, nodes = Release(api, Place(namespace=NAMESPACE, release="stratos")), NodePods(api, {NODE: "image"})
+    try:
+        yield release, nodes, ClusterFaults(release, nodes)
+    finally:
+        await nodes.remove()
+        await api.close()
+
+
+@pytest.mark.parametrize("kind", ["kill", "stop", "slow"])
+async def test_a_fault_proves_its_effect_on_the_process_of_a_pod(kind: str) -> None:
+    async with fake_pods() as cluster, opened(cluster) as (_, nodes, faults):
+        name = await cluster.add_pod("decode-worker")
+        pid, in_effect = cluster.containers[name].process.pid, asyncio.Event()
+        proof = await faults.strike(Fault(kind, "decode-0", lasting_s=0.3), in_effect)
+        assert (proof["pod"], proof["node"], proof["pid"]) == (name, NODE, pid)
+        assert in_effect.is_set()
+        if kind == "kill":
+            assert (proof["exit_code"], proof["restarts"]) == (137, 1)
+        else:
+            assert psutil.Process(pid).status() != psutil.STATUS_STOPPED
+        assert cluster.namespaces == [nodes.namespace]
+        await nodes.remove()
+        assert cluster.namespaces == []
+
+
+@pytest.mark.parametrize("kind", CLUSTER.kinds)
+async def test_a_fault_aimed_at_nothing_has_no_effect(kind: str) -> None:
+    async with fake_pods() as cluster, opened(cluster) as (_, _, faults):
+        name = await cluster.add_pod("decode-worker")
+        with pytest.raises(NoEffect, match=r"there is no (process|pod|node)"):
+            await faults.strike(Fault(kind, NOTHING, lasting_s=0.1), asyncio.Event())
+        assert cluster.containers[name].process.returncode is None
+
+
+async def test_a_process_that_is_killed_in_another_way_fails_the_check() -> None:
+    """The proof is what the kubelet says, so a pod whose process ended by itself is no proof of a kill."""
+    async with fake_pods() as cluster, opened(cluster) as (_, _, faults):
+        name = await cluster.add_pod("decode-worker")
+        container = cluster.containers[name]
+        shown = cluster.shown
+
+        async def with_another_code(name: str) -> dict[str, object]:
+            found = await shown(name)
+            for status in found["status"]["containerStatuses"]:
+                status["lastState"].get("terminated", {})["exitCode"] = 1
+            return found
+
+        cluster.shown = with_another_code  # type: ignore[method-assign]
+        with pytest.raises(NoEffect, match="ended with code 1, not by SIGKILL"):
+            await faults.strike(Fault("kill", "decode-0"), asyncio.Event())
+        assert container.restarts == 1
+
+
+async def test_a_process_that_goes_on_under_the_fault_is_no_effect() -> None:
+    async with fake_pods() as cluster, opened(cluster) as (_, _, faults):
+        name = await cluster.add_pod("decode-worker")
+        in_effect = asyncio.Event()
+        strike = asyncio.create_task(faults.strike(Fault("stop", "decode-0", lasting_s=2), in_effect))
+        await asyncio.wait_for(in_effect.wait(), 30)
+        os.kill(cluster.containers[name].process.pid, signal.SIGCONT)
+        with pytest.raises(NoEffect, match="computed while it should have stood still"):
+            await strike
+
+
+async def test_a_run_that_is_cancelled_leaves_no_process_that_stands_still_and_no_pod() -> None:
+    async with fake_pods() as cluster, opened(cluster) as (_, nodes, faults):
+        name = await cluster.add_pod("decode-worker")
+        process, in_effect = psutil.Process(cluster.containers[name].process.pid), asyncio.Event()
+        strike = asyncio.create_task(faults.strike(Fault("stop", "decode-0", lasting_s=1), in_effect))
+        await asyncio.wait_for(in_effect.wait(), 30)
+        strike.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await strike
+        assert process.status() == psutil.STATUS_STOPPED
+        await nodes.remove()
+        assert process.status() != psutil.STATUS_STOPPED
+        assert cluster.namespaces == []
+
+
+async def test_a_drained_pod_waits_for_its_budget_and_leaves_by_itself() -> None:
+    async with fake_pods() as cluster, opened(cluster) as (_, _, faults):
+        cluster.num_refused_evictions = 1
+        name, in_effect = await cluster.add_pod("decode-worker"), asyncio.Event()
+        proof = await faults.strike(Fault("drain", "decode-0"), in_effect)
+        assert (proof["pod"], proof["exit_code"]) == (name, 0)
+        assert proof["waited_for_budget_s"] >= 1
+        assert in_effect.is_set()
+
+
+async def test_a_pod_that_is_killed_while_it_leaves_did_not_drain() -> None:
+    async with fake_pods() as cluster, opened(cluster) as (_, _, faults):
+        await cluster.add_pod("decode-worker", program=ENDS_BADLY)
+        with pytest.raises(NoEffect, match="did not end by itself"):
+            await faults.strike(Fault("drain", "decode-0"), asyncio.Event())
+
+
+async def test_a_node_is_uncordoned_whatever_becomes_of_its_drain() -> None:
+    async with fake_pods() as cluster, opened(cluster) as (_, _, faults):
+        await cluster.add_pod("decode-worker")
+        await cluster.add_pod("gateway")
+        proof = await faults.strike(Fault("drain-node", NODE), asyncio.Event())
+        assert (proof["left"], cluster.pods) == (["decode-0", "gateway-0"], {})
+        assert cluster.node["spec"]["unschedulable"] is None
+        await cluster.add_pod("decode-worker")
+        cluster.num_refused_evictions = 10**6
+        strike = asyncio.create_task(faults.strike(Fault("drain-node", NODE), asyncio.Event()))
+        await eventually(lambda: cluster.node["spec"]["unschedulable"] is True)
+        strike.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await strike
+        assert cluster.node["spec"]["unschedulable"] is None
+        cluster.num_refused_evictions, cluster.node["spec"]["unschedulable"] = 0, True
+        await faults.strike(Fault("drain-node", NODE), asyncio.Event())
+        assert cluster.node["spec"]["unschedulable"] is True, "it was cordoned before"
+
+
+async def test_connections_go_to_the_ready_gateways_by_turns_and_end_with_them(unused_tcp_port_factory: object) -> None:
+    ports = [unused_tcp_port_factory() for _ in range(2)]  # type: ignore[operator]
+    async with fake_pods() as cluster, opened(cluster) as (release, _, _):
+        for port in ports:
+            await cluster.add_pod("gateway", program=ANSWERS % port, ports={"http": port, "metrics": port})
+        picked: list[int] = []
+
+        async def pick() -> tuple[str, int]:
+            path, port = await release.next_gateway("http")
+            picked.append(port)
+            return path, port
+
+        async with forwarded(release.api, pick) as address, httpx.AsyncClient(trust_env=False) as client:
+            for _ in range(2):
+                assert (await client.get(f"http://{address}/", headers={"connection": "close"})).status_code == 200
+            assert set(picked) == set(ports)
+            assert await release.metric(await release.pod("gateway-0"), "running") == 5
+            assert await release.metric(await release.pod("gateway-1"), "running", {"pool": "b"}) == 3
+            with pytest.raises(NotFound, match="no metric walking"):
+                await release.metric(await release.pod("gateway-0"), "walking")
+            with pytest.raises(httpx.RemoteProtocolError):
+                await client.get(f"http://{address}/half", headers={"connection": "close"})
+            cluster.pods.clear()
+            with pytest.raises(httpx.HTTPError):
+                await client.get(f"http://{address}/", headers={"connection": "close"})
+
+
+async def test_a_program_that_fails_says_why() -> None:
+    async with fake_pods() as cluster, opened(cluster) as (release, _, _):
+        with pytest.raises(DependencyDown, match="ZeroDivisionError"):
+            [line async for line in run_python(release.api, "/api/v1/namespaces/x/pods/p", "1 / 0", {})]
+
+
+async def test_missing_rights_are_named_before_anything_breaks() -> None:
+    async with fake_pods() as cluster, opened(cluster) as (release, _, _):
+        wanted = rights_for({"kill", "drain", "drain-node"}, NAMESPACE, has_key=False)
+        await check_rights(release.api, wanted)
+        cluster.denied = {"pods/eviction", "nodes", "namespaces"}
+        with pytest.raises(PermissionDenied) as refused:
+            await check_rights(release.api, wanted)
+        for right in (
+            f"create pods/eviction in {NAMESPACE}",
+            "patch nodes",
+            "create namespaces",
+            "delete namespaces",
+        ):
+            assert right in refused.value.message
+        assert "pods/exec" not in refused.value.message
+        assert not {right.resource for right in rights_for({"drain"}, NAMESPACE, has_key=True)} & {
+            "namespaces",
+            "nodes",
+        }
+
+
+async def test_a_kubeconfig_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="no cluster is known"):
+        async with opened_api(tmp_path / "none", ""):
+            pass
