@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shutil
 import signal
-from collections.abc import AsyncIterator
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -15,11 +20,13 @@ import pytest
 
 from stratos.cli.chaos.faults.contract import NOTHING, NoEffect
 from stratos.cli.chaos.faults.fault import Fault
+from stratos.cli.chaos.kube import on_node
 from stratos.cli.chaos.kube.api import KubeApi, opened_api
 from stratos.cli.chaos.kube.channels import forwarded, run_python
 from stratos.cli.chaos.kube.cluster_faults import CLUSTER, ClusterFaults
+from stratos.cli.chaos.kube.cluster_target import ClusterTarget
 from stratos.cli.chaos.kube.node_pods import NodePods
-from stratos.cli.chaos.kube.release import Place, Release
+from stratos.cli.chaos.kube.release import Release, ReleasePlace
 from stratos.cli.chaos.kube.rights import check_rights, rights_for
 from stratos.common.errors import BadRequest, DependencyDown, NotFound, PermissionDenied
 from tests.support.fakes.kubernetes_pods import NAMESPACE, NODE, READY, FakePods, fake_pods
@@ -42,12 +49,39 @@ server.serve_forever()
 """
 
 
+SHOWS = """
+import http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(%r.encode())
+    log_message = lambda *_: None
+server = http.server.ThreadingHTTPServer(("127.0.0.1", %d), Handler)
+print("ready", flush=True)
+server.serve_forever()
+"""
+ROUTER_SEES = '# TYPE stratos_router_workers gauge\nstratos_router_workers{state="live"} %d\n'
+IS_BUSY = """# TYPE stratos_requests_running gauge
+stratos_requests_running 1
+# TYPE stratos_kv_staging_slots gauge
+stratos_kv_staging_slots{state="free"} 4
+"""
+
+
+LISTENS = """
+import socket
+listening = socket.create_server(("10.213.7.2", 0))
+print(listening.getsockname()[1], flush=True)
+while True:
+    listening.accept()
+"""
+
+
 @asynccontextmanager
 async def opened(cluster: FakePods) -> AsyncIterator[tuple[Release, NodePods, ClusterFaults]]:
     from kubernetes.aio.client import Configuration
 
     api = KubeApi(Configuration(host=cluster.url))
-    release, nodes = Release(api, Place(namespace=NAMESPACE, release="stratos")), NodePods(api, {NODE: "image"})
+    release, nodes = Release(api, ReleasePlace(namespace=NAMESPACE, release="stratos")), NodePods(api, {NODE: "image"})
     try:
         yield release, nodes, ClusterFaults(release, nodes)
     finally:
@@ -188,6 +222,87 @@ async def test_connections_go_to_the_ready_gateways_by_turns_and_end_with_them(u
             cluster.pods.clear()
             with pytest.raises(httpx.HTTPError):
                 await client.get(f"http://{address}/", headers={"connection": "close"})
+
+
+async def test_a_release_is_whole_when_every_router_sees_every_worker(unused_tcp_port_factory: object) -> None:
+    ports = [unused_tcp_port_factory() for _ in range(2)]  # type: ignore[operator]
+    async with fake_pods() as cluster, opened(cluster) as (release, nodes, _):
+        unused: Any = None
+        target = ClusterTarget(release, "http://127.0.0.1:1/v1", unused, nodes)
+        seen = ROUTER_SEES % 2
+        await cluster.add_pod("router", program=SHOWS % (seen, ports[0]), ports={"metrics": ports[0]})
+        working = await cluster.add_pod(
+            "decode-worker", program=SHOWS % (IS_BUSY, ports[1]), ports={"metrics": ports[1]}
+        )
+        assert not await target.is_whole(), "the router sees one that is not there"
+        await cluster.add_pod("prefill-worker", ports={"metrics": 1})
+        assert await target.is_whole()
+        assert await target.is_busy({"decode-0"})
+        assert not await target.is_busy({"prefill-0"}), "it does not answer"
+        cluster.pods[working]["status"]["conditions"] = []
+        assert not await target.is_whole()
+
+
+async def test_moved_streams_are_those_of_the_gateways_logs() -> None:
+    async with fake_pods() as cluster, opened(cluster) as (release, nodes, _):
+        unused: Any = None
+        target = ClusterTarget(release, "", unused, nodes)
+        for line in (
+            "request s1-0 goes on elsewhere: it leaves",
+            "request s1-1 ends",
+            "request s2-1 goes on elsewhere:",
+        ):
+            name = await cluster.add_pod("gateway")
+            cluster.logs[name] = line
+        assert await target.moved("s1") == {"s1-0"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="networks are made by root, with ip")
+async def test_a_partition_drops_what_comes_and_goes_and_lets_it_pass_in_the_end(network: str) -> None:
+    """On the program of the node alone: the fake's pods are in no network of their own."""
+    listening = [*f"ip netns exec {network} {sys.executable} -c".split(), LISTENS]
+    process = await asyncio.create_subprocess_exec(*listening, stdout=-1)
+    try:
+        assert process.stdout is not None
+        port = int(await process.stdout.readline())
+        task = {"kind": "partition", "pid": process.pid, "lasting_s": 0.5, "address": "10.213.7.2", "port": port}
+        program = await asyncio.create_subprocess_exec(sys.executable, on_node.__file__, json.dumps(task), stdout=-1)
+        in_effect, outcome = map(json.loads, (await program.communicate())[0].splitlines())
+        if "6.6 does" in str(outcome):
+            pytest.skip(outcome["no_effect"])
+        assert in_effect == {"in_effect": True}
+        assert outcome["proof"]["packets_in_dropped"] > 0
+        assert outcome["proof"]["refused_at_ports"] == 1
+        _, writer = await asyncio.wait_for(asyncio.open_connection("10.213.7.2", port), 30)
+        writer.close()
+        task |= {"port": None, "lasting_s": 0}
+        program = await asyncio.create_subprocess_exec(sys.executable, on_node.__file__, json.dumps(task), stdout=-1)
+        assert "no packet came or went" in (await program.communicate())[0].decode()
+    finally:
+        process.kill()
+        await process.wait()
+
+
+@pytest.fixture
+def network() -> Iterator[str]:
+    """A network that this machine reaches at 10.213.7.2."""
+    name = f"chaos-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], check=False)
+    if made.returncode:
+        pytest.skip("this machine makes no networks")
+    inside, link = ["ip", "netns", "exec", name, "ip"], f"ch{os.getpid()}"
+    try:
+        for command in (
+            ["ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", name],
+            ["ip", "addr", "add", "10.213.7.1/24", "dev", link],
+            ["ip", "link", "set", link, "up"],
+            [*inside, "addr", "add", "10.213.7.2/24", "dev", "eth0"],
+            [*inside, "link", "set", "eth0", "up"],
+        ):
+            subprocess.run(command, check=True)
+        yield name
+    finally:
+        subprocess.run(["ip", "netns", "del", name], check=True)
 
 
 async def test_a_program_that_fails_says_why() -> None:

@@ -17,9 +17,9 @@ from stratos.common.errors import BadRequest, NotFound, StratosError
 
 if TYPE_CHECKING:
     from stratos.cli.chaos.faults.fault import Fault, Repertoire
-    from stratos.cli.chaos.kube.release import Place
+    from stratos.cli.chaos.kube.release import ReleasePlace
     from stratos.cli.chaos.report import ChaosReport, ChaosRow
-    from stratos.cli.chaos.target import Target
+    from stratos.cli.chaos.target import BreakablePlatform
 
 OWN_DATA_DIR = Path(".stratos-chaos")
 """Made to be broken: no client depends on it."""
@@ -60,13 +60,15 @@ def chaos(
     ] = None,
 ) -> None:
     """Break processes of a running platform under streams, and show which promises held. Exit code 1 if one did not."""
-    from stratos.cli.chaos.kube.release import Place
+    from stratos.cli.chaos.kube.release import ReleasePlace
     from stratos.cli.chaos.promises import observed_promises, promise_table
     from stratos.cli.chaos.report import ChaosReport
 
     with explained_errors():
         if kube:
-            place = Place(namespace=namespace, release=release, url=url, admin_key=admin_key, models=tuple(model or ()))
+            place = ReleasePlace(
+                namespace=namespace, release=release, url=url, admin_key=admin_key, models=tuple(model or ())
+            )
             check_may_break_cluster(place, is_agreed=break_things)
         else:
             check_may_break(data_dir, is_agreed=break_things)
@@ -86,7 +88,7 @@ def check_may_break(data_dir: Path, *, is_agreed: bool) -> None:
         )
 
 
-def check_may_break_cluster(place: Place, *, is_agreed: bool) -> None:
+def check_may_break_cluster(place: ReleasePlace, *, is_agreed: bool) -> None:
     """Raise ``BadRequest`` where it was not said: a cluster is never made for this alone."""
     if not is_agreed:
         raise BadRequest(
@@ -152,7 +154,7 @@ async def _run_until_signalled(work: Coroutine[Any, Any, None]) -> None:
 
 
 @asynccontextmanager
-async def _platform(data_dir: Path, run_id: str, *, is_agreed: bool) -> AsyncIterator[Target]:
+async def _platform(data_dir: Path, run_id: str, *, is_agreed: bool) -> AsyncIterator[BreakablePlatform]:
     from stratos.cli.chaos.local_target import ChaosTarget
     from stratos.cli.local.running import find_platform
 
@@ -160,7 +162,7 @@ async def _platform(data_dir: Path, run_id: str, *, is_agreed: bool) -> AsyncIte
 
 
 @asynccontextmanager
-async def _cluster(place: Place, kubeconfig: Path | None, context: str) -> AsyncIterator[Target]:
+async def _cluster(place: ReleasePlace, kubeconfig: Path | None, context: str) -> AsyncIterator[BreakablePlatform]:
     from stratos.cli.chaos.kube.api import opened_api
     from stratos.cli.chaos.kube.cluster_target import opened_target
 
@@ -168,7 +170,9 @@ async def _cluster(place: Place, kubeconfig: Path | None, context: str) -> Async
         yield target
 
 
-async def _run(opened: AbstractAsyncContextManager[Target], texts: Iterable[str], report: ChaosReport) -> None:
+async def _run(
+    opened: AbstractAsyncContextManager[BreakablePlatform], texts: Iterable[str], report: ChaosReport
+) -> None:
     async with opened as target:
         try:
             await _try_all(target, texts, report)
@@ -179,13 +183,14 @@ async def _run(opened: AbstractAsyncContextManager[Target], texts: Iterable[str]
                 typer.echo(f"tenants of this run stay, {', '.join(target.tenants)}: {error.message}", err=True)
 
 
-async def _try_all(target: Target, texts: Iterable[str], report: ChaosReport) -> None:
+async def _try_all(target: BreakablePlatform, texts: Iterable[str], report: ChaosReport) -> None:
     from stratos.cli.chaos.scenario import run_control, run_scenario, undisturbed_streams
 
     scenarios = parse_scenarios(texts, await target.names(), target.repertoire)
     await target.prepare([fault for scenario in scenarios for fault in scenario])
     await target.wait_whole()
-    typer.echo(f"{len(scenarios)} scenarios against {target.base_url}")
+    report.about = await target.about()
+    typer.echo(f"{len(scenarios)} scenarios against {target.base_url}, {report.about}")
     undisturbed = await undisturbed_streams(target)
     _tell(report, await run_scenario(target, (), undisturbed))
     for kind in sorted({fault.kind for scenario in scenarios for fault in scenario}):

@@ -15,6 +15,7 @@ import httpx
 
 from stratos.cli.chaos.faults.contract import Proof
 from stratos.cli.chaos.faults.fault import BREAK_FLAG, LOCAL, Fault, Repertoire
+from stratos.cli.chaos.streams import NUM_TOKENS
 from stratos.cli.chaos.target import RETURN_TIMEOUT_S, moved_in, new_tenant, wait_known, within
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
@@ -48,16 +49,21 @@ class ChaosTarget:
     without: tuple[str, ...] = field(default=(), init=False)
     """Features of streams that the model refuses."""
     repertoire: Repertoire = field(default=LOCAL, init=False)
+    num_tokens: int = field(default=NUM_TOKENS, init=False)
 
     @property
     def base_url(self) -> str:
-        """Of the API, with /v1."""
+        """Address of the API, with /v1."""
         return self.facts.base_url
 
     @property
     def models(self) -> tuple[str, ...]:
         """Names that streams ask for."""
         return (self.facts.model, *self.facts.adapters)
+
+    async def about(self) -> str:
+        """The run."""
+        return f"run {self.facts.run_id} on this machine"
 
     async def names(self) -> list[str]:
         """Processes."""

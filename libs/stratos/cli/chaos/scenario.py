@@ -17,21 +17,20 @@ from stratos.cli.chaos.streams import (
     lost_records,
     refused_features,
 )
-from stratos.cli.chaos.target import Target
+from stratos.cli.chaos.target import BreakablePlatform
 from stratos.common.errors import DependencyDown, StratosError
 
 Streams = Mapping[str, StreamResult]
 
 
-async def undisturbed_streams(target: Target) -> Streams:
+async def undisturbed_streams(target: BreakablePlatform) -> Streams:
     """The streams as they must come out.
 
     Raises:
         DependencyDown: one of them fails without a fault.
     """
-    url, key = target.base_url, await target.new_key()
-    target.without = await refused_features(url, key, target.models[0])
-    run = StreamRun(url, key, "undisturbed", target.models, without=target.without)
+    target.without = await refused_features(target.base_url, await target.new_key(), target.models[0])
+    run = await _new_run(target, "undisturbed")
 
     async def nothing(_: asyncio.Event) -> None:
         return
@@ -42,15 +41,23 @@ async def undisturbed_streams(target: Target) -> Streams:
     return run.results
 
 
-async def run_scenario(target: Target, faults: Sequence[Fault], undisturbed: Streams) -> ChaosRow:
+async def _new_run(target: BreakablePlatform, name: str, *, are_recorded: bool = False) -> StreamRun:
+    return StreamRun(
+        target.base_url,
+        await target.new_key(),
+        name,
+        target.models,
+        are_recorded=are_recorded,
+        without=target.without,
+        num_tokens=target.num_tokens,
+    )
+
+
+async def run_scenario(target: BreakablePlatform, faults: Sequence[Fault], undisturbed: Streams) -> ChaosRow:
     """Faults at once under streams, and the platform's return from them; without any, the streams alone."""
     gateway_faults = [fault.kind for fault in faults if fault.target.startswith("gateway")]
-    key, name, are_recorded = (
-        await target.new_key(),
-        f"s{time.monotonic_ns()}",
-        bool(gateway_faults) or any(fault.kind in SWEEPING for fault in faults),
-    )
-    run = StreamRun(target.base_url, key, name, target.models, are_recorded=are_recorded, without=target.without)
+    are_recorded = bool(gateway_faults) or any(fault.kind in SWEEPING for fault in faults)
+    run = await _new_run(target, f"s{time.monotonic_ns()}", are_recorded=are_recorded)
     proofs = [f"without {', '.join(target.without)}, which the model refuses"] if target.without else []
     problems: list[str] = []
     open_at_fault: list[int] = []
@@ -83,13 +90,14 @@ async def run_scenario(target: Target, faults: Sequence[Fault], undisturbed: Str
     num_moved = len(await target.moved(run.name))
     if losing and num_moved:  # work that came between the look and the fault
         was_felt = [True]
-    if gateway_faults:
+    if are_recorded:
         num_returns = sum(result.num_returns for result in run.results.values())
         num_resumed = sum(result.num_resumed for result in run.results.values())
         proofs.append(f"{num_returns} times a client came back, {num_resumed} times to the rest of its record")
-        was_felt.append(num_resumed > 0 or not any(kind in LOSING for kind in gateway_faults))
         if not any(fault.target == "redis" for fault in faults):
             problems += lost_records(run.results.values())
+    if gateway_faults:
+        was_felt.append(num_resumed > 0 or not any(kind in LOSING for kind in gateway_faults))
     if not sum(open_at_fault):
         problems.append("no stream was open when the fault came")
     if losing and not num_moved and all(was_felt):
@@ -114,7 +122,7 @@ async def run_scenario(target: Target, faults: Sequence[Fault], undisturbed: Str
     )
 
 
-async def run_control(target: Target, fault: Fault) -> ChaosRow:
+async def run_control(target: BreakablePlatform, fault: Fault) -> ChaosRow:
     """The same fault aimed at no process: its check must say that it had no effect."""
     fault = Fault(fault.kind, NOTHING)
     try:

@@ -1,4 +1,4 @@
-"""What scenarios need of a running platform that may be broken."""
+"""A running platform that may be broken, as scenarios need it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUM_ASKS = 12
 """Connections by which every gateway is met."""
 
 
-class Target(Protocol):
+class BreakablePlatform(Protocol):
     """A platform. Every method raises ``StratosError`` where it does not know."""
 
     tenants: list[str]
@@ -28,18 +28,23 @@ class Target(Protocol):
     without: tuple[str, ...]
     """Features of streams that the model refuses."""
     repertoire: Repertoire
-    """What it can suffer."""
+    """Faults that it can suffer."""
+    num_tokens: int
+    """Length of a stream: so many that a fault finds some under way."""
 
     @property
     def base_url(self) -> str:
-        """Of the API, with /v1."""
+        """Address of the API, with /v1."""
 
     @property
     def models(self) -> tuple[str, ...]:
         """Names that streams ask for; the first one is no adapter."""
 
+    async def about(self) -> str:
+        """Name of it, for the report."""
+
     async def names(self) -> list[str]:
-        """What can be struck."""
+        """Names of its processes."""
 
     async def prepare(self, faults: Collection[Fault]) -> None:
         """Make ready for these faults, or refuse them before anything breaks."""

@@ -39,7 +39,7 @@ class FakeRun:
 class FakeTarget:
     """A platform that stays away."""
 
-    base_url, models, without = "", (), ()
+    base_url, models, without, num_tokens = "", (), (), 1
 
     def __init__(self, *, moved: int = 0) -> None:
         self.num_moved = moved

@@ -58,7 +58,7 @@ class Repertoire:
     kinds: Collection[str]
     of_gateways: Collection[str]
     of_decode: Collection[str]
-    """What a decode worker suffers besides ``kill`` and ``stop``, where nothing was asked for."""
+    """Faults that a decode worker suffers besides ``kill`` and ``stop``, where nothing was asked for."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Others, and why not."""
 

@@ -81,7 +81,7 @@ class ClusterFaults:
         return await self._nodes.run(pod["spec"]["nodeName"], _task(fault, pod, NO_CONTAINER), in_effect)
 
     async def _end_of(self, pod: Object, before: Object) -> Proof:
-        """What the kubelet says of a container whose process was killed.
+        """End of a container, as the kubelet says it, whose process was killed.
 
         Raises:
             NoEffect: it did not end so, or was not started again.
@@ -106,7 +106,7 @@ class ClusterFaults:
 
 
 def _task(fault: Fault, pod: Object, container_id: str) -> Object:
-    """What the program on the node is told."""
+    """Task of the program on the node."""
     task = {"kind": fault.kind, "container": container_id.rpartition("/")[2], "lasting_s": fault.lasting_s}
     if fault.kind == "partition":
         with suppress(BadRequest):  # it has no port at which a node may knock

@@ -17,7 +17,7 @@ from stratos.cli.chaos.kube.api import KubeApi, Object
 from stratos.cli.chaos.kube.channels import forwarded
 from stratos.cli.chaos.kube.cluster_faults import CLUSTER, ClusterFaults, is_from_nodes
 from stratos.cli.chaos.kube.node_pods import NodePods
-from stratos.cli.chaos.kube.release import Place, Release, component
+from stratos.cli.chaos.kube.release import Release, ReleasePlace, component
 from stratos.cli.chaos.kube.rights import check_rights, rights_for
 from stratos.cli.chaos.target import RETURN_TIMEOUT_S, moved_in, new_tenant, wait_known, within
 from stratos.common.errors import BadRequest, DependencyDown, NotFound, StratosError
@@ -29,6 +29,8 @@ WORK: tuple[tuple[str, dict[str, str]], ...] = (
 )
 """Of a worker that has some: sequences, or places for KV that comes or goes."""
 MODELS_TIMEOUT_S = 30.0
+NUM_TOKENS = 400
+"""A fault takes a second to come: it begins a program on a node."""
 
 
 @dataclass(slots=True)
@@ -43,7 +45,15 @@ class ClusterTarget:
     tenants: list[str] = field(default_factory=list, init=False)
     without: tuple[str, ...] = field(default=(), init=False)
     repertoire: Repertoire = field(default=CLUSTER, init=False)
+    num_tokens: int = field(default=NUM_TOKENS, init=False)
     _began_s: float = field(default_factory=time.monotonic, init=False)
+
+    async def about(self) -> str:
+        """The release."""
+        version, pods = await self.release.api.call("GET", "/version"), await self.release.pods()
+        nodes = {pod["spec"]["nodeName"] for pod in pods.values()}
+        number = f"{version['major']}.{version['minor']}"
+        return f"a release of {len(pods)} pods on {len(nodes)} nodes, Kubernetes {number}"
 
     async def names(self) -> list[str]:
         """Pods, as they are called here."""
@@ -127,7 +137,7 @@ class ClusterTarget:
 
 
 @asynccontextmanager
-async def opened_target(api: KubeApi, place: Place) -> AsyncIterator[ClusterTarget]:
+async def opened_target(api: KubeApi, place: ReleasePlace) -> AsyncIterator[ClusterTarget]:
     """A release, and what leads to it; the pods of the run are removed in the end.
 
     Raises:
@@ -149,7 +159,7 @@ async def opened_target(api: KubeApi, place: Place) -> AsyncIterator[ClusterTarg
 
 
 def _images(pods: dict[str, Object]) -> dict[str, str]:
-    """Of each node: that of a service which runs there, so it has Python and need not be fetched."""
+    """An image for each node: that of a service which runs there, so it has Python and need not be fetched."""
     images = {}
     for pod in pods.values():
         if component(pod) not in ("redis", "object-store"):

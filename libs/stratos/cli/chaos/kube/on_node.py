@@ -33,7 +33,7 @@ Task = dict[str, Any]
 Proof = dict[str, Any]
 
 
-class NoEffect(Exception):
+class Unproved(Exception):
     """The fault did not do what its name says."""
 
 
@@ -57,7 +57,7 @@ def _first_process(task: Task) -> int:
             inside = [line.split() for line in _read(f"/proc/{name}/status").splitlines() if line.startswith("NSpid:")]
             if inside and inside[0][-1] == "1":
                 return int(name)
-    raise NoEffect(f"there is no process of a container {task['container'][:12]} on this node")
+    raise Unproved(f"there is no process of a container {task['container'][:12]} on this node")
 
 
 def _is_gone(pid: int) -> bool:
@@ -70,7 +70,7 @@ def _stands_still(pid: int) -> bool:
     try:
         stats = [_read(f"{thread}/stat") for thread in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:
-        raise NoEffect(f"process {pid} ended") from None
+        raise Unproved(f"process {pid} ended") from None
     return {stat.rpartition(")")[2].split()[0] for stat in stats if stat} == {"T"}
 
 
@@ -83,7 +83,7 @@ def _until(is_so: Callable[[], bool], otherwise: str) -> None:
     end = time.monotonic() + EFFECT_S
     while not is_so():
         if time.monotonic() > end:
-            raise NoEffect(otherwise)
+            raise Unproved(otherwise)
         time.sleep(LOOK_S)
 
 
@@ -93,7 +93,7 @@ def kill(task: Task) -> Proof:
     held = os.pidfd_open(pid)
     signal.pidfd_send_signal(held, signal.SIGKILL)
     if not select.select([held], [], [], EFFECT_S)[0]:
-        raise NoEffect(f"process {pid} is alive after SIGKILL")
+        raise Unproved(f"process {pid} is alive after SIGKILL")
     _say(in_effect=True)
     return {"pid": pid, "ended": _is_gone(pid)}
 
@@ -107,7 +107,7 @@ def _stand_still(pid: int, seconds: float) -> None:
     before = _ticks(pid)
     time.sleep(seconds)
     if not _stands_still(pid) or _ticks(pid) > before:
-        raise NoEffect(f"process {pid} computed while it should have stood still")
+        raise Unproved(f"process {pid} computed while it should have stood still")
 
 
 @contextmanager
@@ -144,12 +144,12 @@ def slow(task: Task) -> Proof:
 
 
 def _bpf(command: int, content: bytes) -> int:
-    """Call of the kernel for its programs. Raises ``NoEffect`` where it takes none."""
+    """Call of the kernel for its programs. Raises ``Unproved`` where it takes none."""
     buffer = ctypes.create_string_buffer(content.ljust(128, b"\0"), 128)
     result = LIBC.syscall(BPF_CALL[platform.machine()], command, buffer, 128)
     if result < 0:
         why = os.strerror(ctypes.get_errno())
-        raise NoEffect(f"the kernel {platform.release()} takes no program that drops packets (6.6 does): {why}")
+        raise Unproved(f"the kernel {platform.release()} takes no program that drops packets (6.6 does): {why}")
     return int(result)
 
 
@@ -203,11 +203,11 @@ def partition(task: Task) -> Proof:
         time.sleep(max(0.0, end_s - time.monotonic()))
         came, went = _dropped(counts)
     if is_let_in:
-        raise NoEffect(f"process {pid} took a new connection during the partition")
+        raise Unproved(f"process {pid} took a new connection during the partition")
     if _is_gone(pid):
-        raise NoEffect(f"process {pid} ended during the partition")
+        raise Unproved(f"process {pid} ended during the partition")
     if not came + went:
-        raise NoEffect("no packet came or went, so nothing shows that it was cut off")
+        raise Unproved("no packet came or went, so nothing shows that it was cut off")
     return {
         "pid": pid,
         "apart_s": task["lasting_s"],
@@ -222,7 +222,7 @@ def _wall(pid: int) -> Iterator[int]:
     """A map with two counts, of the packets that are dropped; the kernel ends it with this process, too."""
     with ExitStack() as stack, Path(f"/proc/{pid}/ns/net").open() as network:
         if LIBC.setns(network.fileno(), NEW_NETWORK):
-            raise NoEffect(f"the network of process {pid} cannot be entered: {os.strerror(ctypes.get_errno())}")
+            raise Unproved(f"the network of process {pid} cannot be entered: {os.strerror(ctypes.get_errno())}")
         counts = _bpf(MAP_CREATE, struct.pack("<IIII", ARRAY, 4, 16, 1))
         stack.callback(os.close, counts)
         for place, end in ((0, INGRESS), (8, EGRESS)):
@@ -238,7 +238,7 @@ def main(task: Task) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through what undoes the fault
     try:
         _say(proof={"kill": kill, "stop": stop, "slow": slow, "partition": partition}[task["kind"]](task))
-    except NoEffect as error:
+    except Unproved as error:
         _say(no_effect=str(error))
     except OSError as error:
         _say(no_effect=f"{task['kind']} could not be done: {error}")

@@ -20,7 +20,7 @@ TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ReleasePlace:
     """Which release, and how it is spoken to."""
 
     namespace: str
@@ -34,21 +34,21 @@ class Place:
 
 
 class Release:
-    """What runs of it.
+    """Pods of it that run.
 
     Args:
         api: of the cluster.
         place: which one.
     """
 
-    def __init__(self, api: KubeApi, place: Place) -> None:
+    def __init__(self, api: KubeApi, place: ReleasePlace) -> None:
         self.api, self.place = api, place
         self.selector = f"app.kubernetes.io/name=stratosserve,app.kubernetes.io/instance={place.release}"
         self.path = f"/api/v1/namespaces/{place.namespace}"
         self._turns = itertools.count()
 
     async def pods(self) -> dict[str, Object]:
-        """Those that run and do not leave, by their names here.
+        """Pods that run and do not leave, by their names here.
 
         Raises:
             NotFound: there are none.
@@ -68,7 +68,7 @@ class Release:
         return pods[name]
 
     def pod_path(self, pod: Object) -> str:
-        """Of the API server."""
+        """Path of the API server."""
         return f"{self.path}/pods/{pod['metadata']['name']}"
 
     async def next_gateway(self, port_name: str) -> tuple[str, int]:
@@ -125,7 +125,7 @@ class Release:
                 raise DependencyDown(f"{pod['metadata']['name']} shows no metrics: {error!r}") from error
 
     async def logs(self, pods: Collection[Object], since_s: float) -> list[str]:
-        """What the pods said, also before a restart."""
+        """Logs of the pods, also before a restart."""
         texts = [self._log(pod, since_s, previous) for pod in pods for previous in (False, True)]
         return list(await asyncio.gather(*texts))
 
@@ -138,7 +138,7 @@ class Release:
 
 
 def component(pod: Object) -> str:
-    """Of the chart; also the name of the container that is the service."""
+    """Component of the chart; also the name of the container that is the service."""
     return str(pod["metadata"].get("labels", {}).get("app.kubernetes.io/component", ""))
 
 

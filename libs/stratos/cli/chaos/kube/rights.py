@@ -25,7 +25,7 @@ class Right:
 
 
 def rights_for(kinds: Collection[str], namespace: str, *, has_key: bool) -> list[Right]:
-    """What faults of these kinds need.
+    """Rights that faults of these kinds need.
 
     Args:
         kinds: of faults.
