@@ -27,7 +27,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 NAMESPACE = "stratos-e2e-13"
 VALUES = "tests/e2e/point_4.values.yaml"
 ADMIN = "gateway.admin.enabled=true"
-READY_S = 300.0
+READY_S, LASTING_S = 300.0, 10
+"""These values call a worker silent after six seconds."""
 FAULTS = (
     "kill decode-0", "kill prefill-0", "kill router-0", "kill gateway-0", "kill redis", "stop decode-1",
     "partition decode-1", "drain decode-2",
@@ -47,7 +48,8 @@ def test_point_13_chaos_of_a_release(cluster: ClusterSettings, report: ClusterRe
         refused = chaos("kill decode-0")
         assert (refused.returncode, "--yes-break-things" in refused.stderr) == (1, True), refused.stderr
         plan = nodes.NodePlan.of_cluster()
-        done = chaos("--yes-break-things", "--report", REPORT, *FAULTS, f"drain-node {plan.drained}")
+        faults = (*FAULTS, f"drain-node {plan.drained}")
+        done = chaos("--yes-break-things", f"--lasting={LASTING_S}", "--report", REPORT, *faults)
         print(done.stdout)
         assert done.returncode == 0, done.stdout + done.stderr
         figures = held(json.loads((ROOT / REPORT).read_text())["scenarios"])

@@ -7,6 +7,7 @@ import re
 import signal
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,6 +42,7 @@ def chaos(
         bool, typer.Option(BREAK_FLAG, help=f"Needed for every data directory but {OWN_DATA_DIR}, and for --kube.")
     ] = False,
     report: Annotated[Path | None, typer.Option(help="File for the report: JSON, and a page beside it.")] = None,
+    lasting: Annotated[float, typer.Option(min=0.1, help="Seconds of a fault that is no moment.")] = 4.0,
     kube: Annotated[bool, typer.Option("--kube", help="Break a Helm release in a cluster.")] = False,
     namespace: Annotated[str, typer.Option(help=f"{_OF_KUBE}of the release.")] = "stratos",
     release: Annotated[str, typer.Option(help=f"{_OF_KUBE}name of the release.")] = "stratos",
@@ -74,7 +76,7 @@ def chaos(
             check_may_break(data_dir, is_agreed=break_things)
         found = ChaosReport(report)
         opened = _cluster(place, kubeconfig, context) if kube else _platform(data_dir, run, is_agreed=break_things)
-        asyncio.run(_run_until_signalled(_run(opened, faults or (), found)))
+        asyncio.run(_run_until_signalled(_run(opened, faults or (), lasting, found)))
     typer.echo("\n" + "\n".join(promise_table(observed_promises(found.rows))))
     raise typer.Exit(0 if all(row.passed for row in found.rows) else 1)
 
@@ -171,11 +173,11 @@ async def _cluster(place: ReleasePlace, kubeconfig: Path | None, context: str) -
 
 
 async def _run(
-    opened: AbstractAsyncContextManager[BreakablePlatform], texts: Iterable[str], report: ChaosReport
+    opened: AbstractAsyncContextManager[BreakablePlatform], texts: Iterable[str], lasting_s: float, report: ChaosReport
 ) -> None:
     async with opened as target:
         try:
-            await _try_all(target, texts, report)
+            await _try_all(target, texts, lasting_s, report)
         finally:
             try:
                 await target.remove_tenants()
@@ -183,10 +185,11 @@ async def _run(
                 typer.echo(f"tenants of this run stay, {', '.join(target.tenants)}: {error.message}", err=True)
 
 
-async def _try_all(target: BreakablePlatform, texts: Iterable[str], report: ChaosReport) -> None:
+async def _try_all(target: BreakablePlatform, texts: Iterable[str], lasting_s: float, report: ChaosReport) -> None:
     from stratos.cli.chaos.scenario import run_control, run_scenario, undisturbed_streams
 
-    scenarios = parse_scenarios(texts, await target.names(), target.repertoire)
+    asked = parse_scenarios(texts, await target.names(), target.repertoire)
+    scenarios = [tuple(replace(fault, lasting_s=lasting_s) for fault in scenario) for scenario in asked]
     await target.prepare([fault for scenario in scenarios for fault in scenario])
     await target.wait_whole()
     report.about = await target.about()
