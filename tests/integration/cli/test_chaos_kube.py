@@ -18,7 +18,7 @@ import httpx
 import psutil
 import pytest
 
-from stratos.cli.chaos.faults.contract import NOTHING, NoEffect
+from stratos.cli.chaos.faults.contract import BROKEN, NOTHING, NoEffect
 from stratos.cli.chaos.faults.fault import Fault
 from stratos.cli.chaos.kube import on_node
 from stratos.cli.chaos.kube.api import KubeApi, opened_api
@@ -60,6 +60,12 @@ print("ready", flush=True)
 server.serve_forever()
 """
 ROUTER_SEES = '# TYPE stratos_router_workers gauge\nstratos_router_workers{state="live"} %d\n'
+HANDOFFS = """# TYPE stratos_kv_handoffs_total counter
+stratos_kv_handoffs_total{side="receiver",outcome="committed"} 9
+stratos_kv_handoffs_total{side="receiver",outcome="part"} 1
+stratos_kv_handoffs_total{side="receiver",outcome="peer_lost"} 4
+stratos_kv_handoffs_total{side="source",outcome="peer_lost"} 7
+"""
 IS_BUSY = """# TYPE stratos_requests_running gauge
 stratos_requests_running 1
 # TYPE stratos_kv_staging_slots gauge
@@ -241,6 +247,18 @@ async def test_a_release_is_whole_when_every_router_sees_every_worker(unused_tcp
         assert not await target.is_busy({"prefill-0"}), "it does not answer"
         cluster.pods[working]["status"]["conditions"] = []
         assert not await target.is_whole()
+
+
+async def test_broken_hand_offs_are_those_that_decode_workers_saw(unused_tcp_port: int) -> None:
+    async with fake_pods() as cluster, opened(cluster) as (release, _, faults):
+        await cluster.add_pod(
+            "decode-worker", program=SHOWS % (HANDOFFS, unused_tcp_port), ports={"metrics": unused_tcp_port}
+        )
+        await cluster.add_pod("decode-worker", ports={"metrics": 1})
+        assert await release.broken_handoffs() == 4
+        await cluster.add_pod("prefill-worker")
+        proof = await faults.strike(Fault("stop", "prefill-0", lasting_s=0.1), asyncio.Event())
+        assert proof[BROKEN] == 0, "none while it lasted"
 
 
 async def test_moved_streams_are_those_of_the_gateways_logs() -> None:

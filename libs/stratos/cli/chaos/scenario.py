@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 
-from stratos.cli.chaos.faults.contract import NOTHING, NoEffect
+from stratos.cli.chaos.faults.contract import BROKEN, NOTHING, NoEffect
 from stratos.cli.chaos.faults.fault import LOSING, MOVING, SWEEPING, Fault
 from stratos.cli.chaos.report import ChaosRow
 from stratos.cli.chaos.streams import (
@@ -81,6 +81,7 @@ async def run_scenario(target: BreakablePlatform, faults: Sequence[Fault], undis
                 raise proof
             else:
                 proofs.append(str(proof))
+                was_felt[0] = was_felt[0] or bool(proof.get(BROKEN))
 
     try:
         await run.run(strike)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from stratos.cli.chaos import local_target, scenario
+from stratos.cli.chaos.faults.contract import BROKEN
 from stratos.cli.chaos.faults.fault import Fault
 from stratos.cli.chaos.local_target import ChaosTarget
 from stratos.cli.chaos.scenario import run_scenario
@@ -88,6 +89,19 @@ async def test_a_fault_of_an_idle_worker_is_not_felt(
     target: Any = FakeTarget()
     row = await run_scenario(target, [Fault("stop", victim)], {"0": StreamResult("0")})
     assert row.is_felt is is_felt
+
+
+@pytest.mark.parametrize("num_broken", [0, 2])
+async def test_a_source_whose_hand_offs_broke_felt_its_fault(monkeypatch: pytest.MonkeyPatch, num_broken: int) -> None:
+    monkeypatch.setattr(scenario, "StreamRun", FakeRun)
+    target: Any = FakeTarget()
+
+    async def strike(*_: object) -> dict[str, int]:
+        return {BROKEN: num_broken}
+
+    monkeypatch.setattr(target, "strike", strike)
+    row = await run_scenario(target, [Fault("kill", "prefill-0")], {"0": StreamResult("0")})
+    assert row.is_felt is (num_broken > 0)
 
 
 @pytest.mark.parametrize("second", ["", "kill prefill-1"])

@@ -6,12 +6,12 @@ import asyncio
 from contextlib import suppress
 from types import MappingProxyType
 
-from stratos.cli.chaos.faults.contract import NOTHING, NoEffect, Proof
+from stratos.cli.chaos.faults.contract import BROKEN, NOTHING, NoEffect, Proof
 from stratos.cli.chaos.faults.fault import Fault, Repertoire
 from stratos.cli.chaos.kube.api import Object
 from stratos.cli.chaos.kube.leaving import drain_node, evict, leave
 from stratos.cli.chaos.kube.node_pods import NodePods
-from stratos.cli.chaos.kube.release import Release, port_of, service_container
+from stratos.cli.chaos.kube.release import Release, component, port_of, service_container
 from stratos.common.errors import BadRequest, NotFound
 
 FROM_NODES = ("kill", "stop", "slow", "partition")
@@ -65,10 +65,13 @@ class ClusterFaults:
         pod = await self._release.pod(fault.target)
         if fault.kind == "drain":
             return await leave(self._release, pod, in_effect)
-        container = service_container(pod)
+        container, is_source = service_container(pod), component(pod) == "prefill-worker"
+        broken = await self._release.broken_handoffs() if is_source else 0.0
         proof = await self._nodes.run(pod["spec"]["nodeName"], _task(fault, pod, container["containerID"]), in_effect)
         about = {"pod": pod["metadata"]["name"], "node": pod["spec"]["nodeName"], **proof}
-        return about | await self._end_of(pod, container) if fault.kind == "kill" else about
+        if fault.kind == "kill":
+            about |= await self._end_of(pod, container)
+        return about | ({BROKEN: await self._release.broken_handoffs() - broken} if is_source else {})
 
     async def _strike_nothing(self, fault: Fault, in_effect: asyncio.Event) -> Proof:
         """The same calls for what does not exist."""

@@ -12,7 +12,7 @@ import httpx
 
 from stratos.cli.chaos.kube.api import KubeApi, Object
 from stratos.cli.chaos.kube.channels import forwarded
-from stratos.common.errors import BadRequest, DependencyDown, NotFound
+from stratos.common.errors import BadRequest, DependencyDown, NotFound, StratosError
 
 NUMBERED = {"gateway": "gateway", "router": "router", "prefill-worker": "prefill", "decode-worker": "decode"}
 ALONE = ("lora-registry", "autoscaler", "redis", "object-store")
@@ -123,6 +123,23 @@ class Release:
                     return answer.raise_for_status().text
             except httpx.HTTPError as error:
                 raise DependencyDown(f"{pod['metadata']['name']} shows no metrics: {error!r}") from error
+
+    async def broken_handoffs(self) -> float:
+        """Legs that decode workers which answer saw end without what they asked for."""
+        pods = [pod for pod in (await self.pods()).values() if component(pod) == "decode-worker"]
+        found = await asyncio.gather(*(self._broken_handoffs(pod) for pod in pods))
+        return sum(found)
+
+    async def _broken_handoffs(self, pod: Object) -> float:
+        name, received = "stratos_kv_handoffs_total", {"side": "receiver"}
+        try:
+            ended, *good = await asyncio.gather(
+                self.metric(pod, name, received),
+                *(self.metric(pod, name, received | {"outcome": outcome}) for outcome in ("committed", "part")),
+            )
+        except StratosError:
+            return 0.0
+        return ended - sum(good)
 
     async def logs(self, pods: Collection[Object], since_s: float) -> list[str]:
         """Logs of the pods, also before a restart."""
