@@ -59,7 +59,11 @@ server = http.server.ThreadingHTTPServer(("127.0.0.1", %d), Handler)
 print("ready", flush=True)
 server.serve_forever()
 """
-ROUTER_SEES = '# TYPE stratos_router_workers gauge\nstratos_router_workers{state="live"} %d\n'
+ROUTER_SEES = """# TYPE stratos_router_workers gauge
+stratos_router_workers{role="decode",state="live"} %d
+stratos_router_workers{role="prefill",state="asleep"} 1
+stratos_router_workers{role="decode",state="out"} 3
+"""
 HANDOFFS = """# TYPE stratos_kv_handoffs_total counter
 stratos_kv_handoffs_total{side="receiver",outcome="committed"} 9
 stratos_kv_handoffs_total{side="receiver",outcome="part"} 1
@@ -235,7 +239,7 @@ async def test_a_release_is_whole_when_every_router_sees_every_worker(unused_tcp
     async with fake_pods() as cluster, opened(cluster) as (release, nodes, _):
         unused: Any = None
         target = ClusterTarget(release, "http://127.0.0.1:1/v1", unused, nodes)
-        seen = ROUTER_SEES % 2
+        seen = ROUTER_SEES % 1
         await cluster.add_pod("router", program=SHOWS % (seen, ports[0]), ports={"metrics": ports[0]})
         working = await cluster.add_pod(
             "decode-worker", program=SHOWS % (IS_BUSY, ports[1]), ports={"metrics": ports[1]}

@@ -28,6 +28,7 @@ WORK: tuple[tuple[str, dict[str, str]], ...] = (
     ("stratos_kv_staging_slots", {"state": "granted"}),
 )
 """Of a worker that has some: sequences, or places for KV that comes or goes."""
+ROUTER_WORKERS = "stratos_router_workers"
 MODELS_TIMEOUT_S = 30.0
 NUM_TOKENS = 400
 """A fault takes a second to come: it begins a program on a node."""
@@ -87,17 +88,21 @@ class ClusterTarget:
             self.tenants.pop()
 
     async def is_whole(self) -> bool:
-        """Every pod is ready, and every router calls all workers live."""
+        """Every pod is ready, and every router knows each worker as one that is not out."""
         try:
             if await self.release.unready():
                 return False
             pods = await self.release.pods()
             num_workers = sum(component(pod) in WORKERS for pod in pods.values())
             routers = [pod for pod in pods.values() if component(pod) == "router"]
-            asked = (self.release.metric(pod, "stratos_router_workers", {"state": "live"}) for pod in routers)
-            return set(await asyncio.gather(*asked)) == {num_workers}
+            return set(await asyncio.gather(*map(self._num_seen, routers))) == {num_workers}
         except StratosError:
             return False
+
+    async def _num_seen(self, router: Object) -> float:
+        """Workers that a router knows, but those that are out: some may sleep."""
+        num_known = await self.release.metric(router, ROUTER_WORKERS)
+        return num_known - await self.release.metric(router, ROUTER_WORKERS, {"state": "out"})
 
     async def wait_whole(self) -> None:
         """Wait for that."""
