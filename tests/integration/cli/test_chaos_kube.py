@@ -170,6 +170,31 @@ async def test_a_run_that_is_cancelled_leaves_no_process_that_stands_still_and_n
         assert cluster.namespaces == []
 
 
+async def test_a_program_that_nothing_listens_to_any_more_still_wakes_what_it_stopped() -> None:
+    async with fake_pods() as cluster:
+        process = psutil.Process(cluster.containers[await cluster.add_pod("decode-worker")].process.pid)
+        task = {"kind": "stop", "pid": process.pid, "lasting_s": 1}
+        read_fd, write_fd = os.pipe()
+        program = await asyncio.create_subprocess_exec(
+            sys.executable, on_node.__file__, json.dumps(task), stdout=write_fd, stderr=asyncio.subprocess.DEVNULL
+        )
+        os.close(write_fd)
+        await asyncio.to_thread(os.read, read_fd, 100)
+        assert process.status() == psutil.STATUS_STOPPED
+        os.close(read_fd)
+        assert await program.wait() != 0, "its proof had no reader"
+        assert process.status() != psutil.STATUS_STOPPED
+
+
+async def test_what_is_left_is_named_where_the_run_cannot_be_removed() -> None:
+    async with fake_pods() as cluster, opened(cluster) as (_, nodes, _):
+        await nodes.make()
+        (name,) = cluster.namespaces
+        cluster.is_down = True
+        with pytest.raises(DependencyDown, match=f"delete the namespace {name} yourself"):
+            await nodes.remove()
+
+
 async def test_a_drained_pod_waits_for_its_budget_and_leaves_by_itself() -> None:
     async with fake_pods() as cluster, opened(cluster) as (_, _, faults):
         cluster.num_refused_evictions = 1

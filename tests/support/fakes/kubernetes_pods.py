@@ -63,7 +63,7 @@ class FakePods:
         self.num_refused_evictions = 0
         """So many are refused by a budget, before one is let through."""
         self.logs: dict[str, str] = {}
-        self.calls: list[str] = []
+        self.is_down = False
         self._events: list[Object] = []
         self._watches: set[asyncio.Event] = set()
         self._numbers = iter(range(10**6))
@@ -96,7 +96,8 @@ class FakePods:
         return pod | {"status": {**pod["status"], "containerStatuses": [status]}}
 
     async def call(self, request: web.Request) -> web.StreamResponse:
-        self.calls.append(f"{request.method} {request.path}")
+        if self.is_down:
+            return web.json_response({"message": "down"}, status=500)
         if request.path == PODS and "watch" in request.query:
             return await self._watch(request)
         if request.path.endswith("/exec"):

@@ -10,7 +10,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from importlib import resources
 from typing import Any
 
@@ -70,10 +69,14 @@ class NodePods:
             StratosError: the namespace is left.
         """
         await asyncio.gather(*self._running, return_exceptions=True)
-        if self.namespace:
-            with suppress(NotFound):
-                await self._api.call("DELETE", f"/api/v1/namespaces/{self.namespace}")
-            self.namespace = ""
+        name, self.namespace = self.namespace, ""
+        try:
+            if name:
+                await self._api.call("DELETE", f"/api/v1/namespaces/{name}")
+        except NotFound:  # another one was faster
+            return
+        except StratosError as error:
+            raise DependencyDown(f"delete the namespace {name} yourself: {error.message}") from error
 
     async def _run(self, node: str, task: Mapping[str, Any], in_effect: asyncio.Event) -> Proof:
         async for line in run_python(self._api, self._path(node), self._program, task):
