@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from stratos.cli.chaos.local_target import ChaosTarget
 from stratos.cli.chaos.report import ChaosReport
-from stratos.cli.chaos.scenario import ChaosTarget, Streams, undisturbed_streams
+from stratos.cli.chaos.scenario import Streams, undisturbed_streams
 from stratos.cli.local.running import find_platform
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
 

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from stratos.cli.chaos.faults.fault import FAULTS, Fault
+from stratos.cli.chaos.local_target import ChaosTarget
 from stratos.cli.chaos.report import ChaosReport
-from stratos.cli.chaos.scenario import ChaosTarget, Streams, run_control, run_scenario
+from stratos.cli.chaos.scenario import Streams, run_control, run_scenario
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 KINDS = ("decode-0", "prefill-0", "router-0", "lora-registry", "autoscaler", "redis")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from stratos.cli.chaos.faults.fault import Fault
+from stratos.cli.chaos.local_target import ChaosTarget
 from stratos.cli.chaos.report import ChaosReport, ChaosRow
-from stratos.cli.chaos.scenario import ChaosTarget
 from stratos.cli.chaos.streams import StreamRun, differences
 from stratos.cli.local.running import find_platform
 from tests.support.worlds.platform_process import running_platform

@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from stratos.cli.chaos.faults.fault import Fault
+from stratos.cli.chaos.local_target import ChaosTarget
 from stratos.cli.chaos.report import ChaosReport, ChaosRow
-from stratos.cli.chaos.scenario import ChaosTarget
 from tests.support.chaos.payers import LIMITS, Paid, Payers, beyond_limits, declaration
 from tests.support.waiting import eventually
 from tests.support.worlds.platform_process import PlatformProcess

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from stratos.cli.chaos.faults.fault import Fault
-from stratos.cli.chaos.scenario import ChaosTarget
+from stratos.cli.chaos.local_target import ChaosTarget
 from stratos.cli.local.running import find_platform
 from tests.support.worlds.platform_process import PlatformProcess
 

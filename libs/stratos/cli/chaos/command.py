@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,15 +17,15 @@ from stratos.cli.commands.shared import RunOption, explained_errors
 from stratos.common.errors import BadRequest, NotFound, StratosError
 
 if TYPE_CHECKING:
-    from stratos.cli.chaos.faults.fault import Fault
+    from stratos.cli.chaos.faults.fault import Fault, Repertoire
+    from stratos.cli.chaos.kube.release import ReleasePlace
     from stratos.cli.chaos.report import ChaosReport, ChaosRow
-    from stratos.cli.chaos.scenario import ChaosTarget
+    from stratos.cli.chaos.target import BreakablePlatform
 
 OWN_DATA_DIR = Path(".stratos-chaos")
 """Made to be broken: no client depends on it."""
 BREAK_FLAG = "--yes-break-things"
-OF_DECODE = ("drain", "slow", "reset", "partition", "corrupt", "full-disk", "memory", "clock")
-"""What a decode worker suffers besides, where nothing was asked for."""
+_OF_KUBE = "With --kube: "
 
 
 def chaos(
@@ -37,19 +39,44 @@ def chaos(
     data_dir: Annotated[Path, typer.Option("--data-dir", help="Data directory of the platform.")] = OWN_DATA_DIR,
     run: RunOption = "",
     break_things: Annotated[
-        bool, typer.Option(BREAK_FLAG, help=f"Needed for every data directory but {OWN_DATA_DIR}.")
+        bool, typer.Option(BREAK_FLAG, help=f"Needed for every data directory but {OWN_DATA_DIR}, and for --kube.")
     ] = False,
     report: Annotated[Path | None, typer.Option(help="File for the report: JSON, and a page beside it.")] = None,
+    lasting: Annotated[float, typer.Option(min=0.1, help="Seconds of a fault that is no moment.")] = 4.0,
+    kube: Annotated[bool, typer.Option("--kube", help="Break a Helm release in a cluster.")] = False,
+    namespace: Annotated[str, typer.Option(help=f"{_OF_KUBE}of the release.")] = "stratos",
+    release: Annotated[str, typer.Option(help=f"{_OF_KUBE}name of the release.")] = "stratos",
+    context: Annotated[str, typer.Option(help=f"{_OF_KUBE}of the kubeconfig; default: its current one.")] = "",
+    kubeconfig: Annotated[Path | None, typer.Option(help=f"{_OF_KUBE}file; default: as kubectl has it.")] = None,
+    url: Annotated[
+        str,
+        typer.Option(help=f"{_OF_KUBE}of the gateways for clients, with /v1; default: through the API server."),
+    ] = "",
+    admin_key: Annotated[
+        str,
+        typer.Option(envvar="STRATOS_ADMIN_KEY", help=f"{_OF_KUBE}of the role admin; default: that of the release."),
+    ] = "",
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help=f"{_OF_KUBE}for streams; default: the first one, and its adapters."),
+    ] = None,
 ) -> None:
     """Break processes of a running platform under streams, and show which promises held. Exit code 1 if one did not."""
+    from stratos.cli.chaos.kube.release import ReleasePlace
     from stratos.cli.chaos.promises import observed_promises, promise_table
     from stratos.cli.chaos.report import ChaosReport
 
     with explained_errors():
-        check_may_break(data_dir, is_agreed=break_things)
+        if kube:
+            place = ReleasePlace(
+                namespace=namespace, release=release, url=url, admin_key=admin_key, models=tuple(model or ())
+            )
+            check_may_break_cluster(place, is_agreed=break_things)
+        else:
+            check_may_break(data_dir, is_agreed=break_things)
         found = ChaosReport(report)
-        work = _run(data_dir, run, faults or (), found, is_agreed=break_things)
-        asyncio.run(_run_until_signalled(work))
+        opened = _cluster(place, kubeconfig, context) if kube else _platform(data_dir, run, is_agreed=break_things)
+        asyncio.run(_run_until_signalled(_run(opened, faults or (), lasting, found)))
     typer.echo("\n" + "\n".join(promise_table(observed_promises(found.rows))))
     raise typer.Exit(0 if all(row.passed for row in found.rows) else 1)
 
@@ -63,39 +90,51 @@ def check_may_break(data_dir: Path, *, is_agreed: bool) -> None:
         )
 
 
-def check_may_take(store: Path, data_dir: Path, *, is_agreed: bool) -> None:
-    """Raise ``BadRequest`` where other platforms may need an object store that is going to be away."""
-    if not is_agreed and not store.resolve().is_relative_to(data_dir.resolve()):
-        raise BadRequest(f"the object store {store} lies outside {data_dir}, so others may need it: say {BREAK_FLAG}")
+def check_may_break_cluster(place: ReleasePlace, *, is_agreed: bool) -> None:
+    """Raise ``BadRequest`` where it was not said: a cluster is never made for this alone."""
+    if not is_agreed:
+        raise BadRequest(
+            f"this kills and stops pods of the release {place.release} in {place.namespace}, while its clients wait: "
+            f"say {BREAK_FLAG}"
+        )
 
 
-def parse_scenarios(texts: Iterable[str], names: Sequence[str]) -> list[tuple[Fault, ...]]:
+def parse_scenarios(
+    texts: Iterable[str], names: Sequence[str], repertoire: Repertoire | None = None
+) -> list[tuple[Fault, ...]]:
     """Scenarios as they were asked for, or one of each kind of running process that a promise is about.
 
     Raises:
-        BadRequest: a text is no fault, has one twice, or one that gateways do not suffer.
+        BadRequest: a text is no fault, has one twice, or one that the platform or its gateways do not suffer.
         NotFound: no process has a name.
     """
-    from stratos.cli.chaos.faults.fault import OF_GATEWAYS, STORE, Fault
-    from stratos.cli.chaos.promises import PROMISES
+    from stratos.cli.chaos.faults.fault import LOCAL, STORE, SWEEPING, Fault
 
-    asked: list[tuple[Fault, ...]] = [tuple(Fault.parse(part) for part in text.split(" and ")) for text in texts]
+    able = repertoire or LOCAL
+    asked: list[tuple[Fault, ...]] = [tuple(Fault.parse(part, able) for part in text.split(" and ")) for text in texts]
     for fault in (fault for scenario in asked for fault in scenario):
-        if fault.target.startswith("gateway") and fault.kind not in OF_GATEWAYS:
-            raise BadRequest(f"{fault}: a gateway can suffer {', '.join(OF_GATEWAYS)}; the others share its port")
-        if fault.target not in (*names, STORE):
+        if fault.target.startswith("gateway") and fault.kind not in able.of_gateways:
+            raise BadRequest(f"{fault}: a gateway can suffer {', '.join(able.of_gateways)}; the others share its port")
+        if fault.target not in (*names, STORE) and fault.kind not in SWEEPING:
             raise NotFound(f"there is no process named {fault.target!r}; running: {', '.join(sorted(names))}")
     for scenario in asked:
         if len({(fault.kind, fault.target) for fault in scenario}) < len(scenario):
             raise BadRequest(f"{' and '.join(map(str, scenario))}: one fault comes twice at once")
-    if asked:
-        return asked
+    return asked or _one_of_each(names, able)
+
+
+def _one_of_each(names: Sequence[str], able: Repertoire) -> list[tuple[Fault, ...]]:
+    from stratos.cli.chaos.faults.fault import Fault
+    from stratos.cli.chaos.promises import PROMISES
+
     tried = [
         name for name in sorted(names, reverse=True) if any(re.fullmatch(p.pattern, f"kill {name}") for p in PROMISES)
     ]
     kinds = {name.rstrip("0123456789"): name for name in tried}
-    asked += [(Fault(kind, name),) for name in sorted(kinds.values()) for kind in ("kill", "stop")]
-    return asked + [(Fault(kind, name),) for kind in OF_DECODE for name in names if name == "decode-0"]
+    each: list[tuple[Fault, ...]] = [
+        (Fault(kind, name),) for name in sorted(kinds.values()) for kind in ("kill", "stop")
+    ]
+    return each + [(Fault(kind, name),) for kind in able.of_decode for name in names if name == "decode-0"]
 
 
 async def _run_until_signalled(work: Coroutine[Any, Any, None]) -> None:
@@ -116,28 +155,45 @@ async def _run_until_signalled(work: Coroutine[Any, Any, None]) -> None:
         raise typer.Exit(128 + signals[0]) from None
 
 
-async def _run(data_dir: Path, run_id: str, texts: Iterable[str], report: ChaosReport, *, is_agreed: bool) -> None:
-    from stratos.cli.chaos.scenario import ChaosTarget
+@asynccontextmanager
+async def _platform(data_dir: Path, run_id: str, *, is_agreed: bool) -> AsyncIterator[BreakablePlatform]:
+    from stratos.cli.chaos.local_target import ChaosTarget
     from stratos.cli.local.running import find_platform
 
-    target = ChaosTarget(find_platform(data_dir, run_id), data_dir)
-    try:
-        await _try_all(target, texts, report, is_agreed=is_agreed)
-    finally:
+    yield ChaosTarget(find_platform(data_dir, run_id), data_dir, is_agreed)
+
+
+@asynccontextmanager
+async def _cluster(place: ReleasePlace, kubeconfig: Path | None, context: str) -> AsyncIterator[BreakablePlatform]:
+    from stratos.cli.chaos.kube.api import opened_api
+    from stratos.cli.chaos.kube.cluster_target import opened_target
+
+    async with opened_api(kubeconfig, context) as api, opened_target(api, place) as target:
+        yield target
+
+
+async def _run(
+    opened: AbstractAsyncContextManager[BreakablePlatform], texts: Iterable[str], lasting_s: float, report: ChaosReport
+) -> None:
+    async with opened as target:
         try:
-            await target.remove_tenants()
-        except StratosError as error:
-            typer.echo(f"tenants of this run stay, {', '.join(target.tenants)}: {error.message}", err=True)
+            await _try_all(target, texts, lasting_s, report)
+        finally:
+            try:
+                await target.remove_tenants()
+            except StratosError as error:
+                typer.echo(f"tenants of this run stay, {', '.join(target.tenants)}: {error.message}", err=True)
 
 
-async def _try_all(target: ChaosTarget, texts: Iterable[str], report: ChaosReport, *, is_agreed: bool) -> None:
+async def _try_all(target: BreakablePlatform, texts: Iterable[str], lasting_s: float, report: ChaosReport) -> None:
     from stratos.cli.chaos.scenario import run_control, run_scenario, undisturbed_streams
 
-    scenarios = parse_scenarios(texts, list(await target.pids()))
-    if any(fault.kind == "gone" for scenario in scenarios for fault in scenario):
-        check_may_take(target.store_path(), target.data_dir, is_agreed=is_agreed)
+    asked = parse_scenarios(texts, await target.names(), target.repertoire)
+    scenarios = [tuple(replace(fault, lasting_s=lasting_s) for fault in scenario) for scenario in asked]
+    await target.prepare([fault for scenario in scenarios for fault in scenario])
     await target.wait_whole()
-    typer.echo(f"{len(scenarios)} scenarios against {target.facts.base_url}, run {target.facts.run_id}")
+    report.about = await target.about()
+    typer.echo(f"{len(scenarios)} scenarios against {target.base_url}, {report.about}")
     undisturbed = await undisturbed_streams(target)
     _tell(report, await run_scenario(target, (), undisturbed))
     for kind in sorted({fault.kind for scenario in scenarios for fault in scenario}):

@@ -39,7 +39,7 @@ class ChaosPromise:
     """Longest pause of a stream; on a machine with cores left for it."""
 
 
-_FAULT = r"[a-z-]+ [\w-]+"
+_FAULT = r"[a-z-]+ [\w.-]+"
 _LOST = "(kill|stop|slow|reset|partition)"
 PROMISES = (
     ChaosPromise(text="SIGKILL of a decode worker changes no stream", pattern=r"kill decode-\d+", max_gap_s=1.0),
@@ -68,6 +68,7 @@ PROMISES = (
     ChaosPromise(text="streams go on without Redis", pattern=rf"{_LOST} redis"),
     ChaosPromise(text="streams go on without the object store", pattern=r"gone object-store"),
     ChaosPromise(text="streams go on without registry and autoscaler", pattern=rf"{_LOST} (lora-registry|autoscaler)"),
+    ChaosPromise(text="a node that is drained changes no stream", pattern=r"drain-node [\w.-]+"),
     ChaosPromise(text="several faults at once change no stream", pattern=rf"{_FAULT}( and {_FAULT})+"),
     ChaosPromise(text="bills are what clients got, whatever ends", pattern=r"money: .+"),
     ChaosPromise(text="streams go on ten minutes without Redis and objects", pattern=r"redis and object store gone"),

@@ -48,6 +48,8 @@ class ChaosReport:
 
     path: Path | None
     rows: list[ChaosRow] = field(default_factory=list)
+    about: str = ""
+    """Name of the platform that was broken."""
     environment: dict[str, Any] = field(default_factory=read_environment)
     started: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M"))
 
@@ -60,7 +62,7 @@ class ChaosReport:
         self.rows.append(row)
         if self.path is not None:
             rows = [row.as_json() for row in self.rows]
-            content = {"environment": self.environment, "started": self.started, "scenarios": rows}
+            content = {"environment": self.environment, "about": self.about, "started": self.started, "scenarios": rows}
             self.path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
             self.path.with_suffix(".md").write_text(self.page(), encoding="utf-8")
 
@@ -70,7 +72,8 @@ class ChaosReport:
         lines = [
             "# Chaos run",
             "",
-            f"{self.started}, {facts['cpu']}, {facts['cores']} cores, commit {facts['commit'][:12]}.",
+            f"{self.started}, {facts['cpu']}, {facts['cores']} cores, commit {facts['commit'][:12]}"
+            f"{f'; {self.about}' if self.about else ''}.",
             "Every row: the same 24 mixed streams as in a run without a fault, half of them open when it came, four",
             "begun just before it and the others under it, compared by text, token ids, log probabilities, finish",
             "reasons and usage. `moved` counts streams that went on at another worker, `gap` is the longest pause of",

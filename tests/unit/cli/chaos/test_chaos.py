@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from stratos.cli.chaos.command import OWN_DATA_DIR, check_may_break, check_may_take, parse_scenarios
-from stratos.cli.chaos.faults.fault import Fault
+from stratos.cli.chaos.command import OWN_DATA_DIR, check_may_break, check_may_break_cluster, parse_scenarios
+from stratos.cli.chaos.faults.fault import FAULTS, Fault
+from stratos.cli.chaos.kube.cluster_faults import CLUSTER
+from stratos.cli.chaos.kube.release import ReleasePlace
+from stratos.cli.chaos.local_target import check_may_take
 from stratos.cli.chaos.promises import PROMISES, observed_promises, promise_table
 from stratos.cli.chaos.report import ChaosReport, ChaosRow
 from stratos.common.errors import BadRequest, NotFound
@@ -25,6 +28,35 @@ def test_only_its_own_data_directory_is_broken_without_being_asked(tmp_path: Pat
     for other in (tmp_path, Path(".stratos")):
         with pytest.raises(BadRequest, match="--yes-break-things"):
             check_may_break(other, is_agreed=False)
+
+
+def test_a_cluster_is_never_broken_without_being_asked() -> None:
+    place = ReleasePlace(namespace="serving", release="stratos")
+    check_may_break_cluster(place, is_agreed=True)
+    with pytest.raises(BadRequest, match=r"release stratos in serving.*--yes-break-things"):
+        check_may_break_cluster(place, is_agreed=False)
+
+
+def test_what_cannot_be_proved_in_a_cluster_is_refused_by_name() -> None:
+    assert set(CLUSTER.kinds) | set(CLUSTER.refused) == {*FAULTS, "drain-node"}
+    for kind in CLUSTER.refused:
+        with pytest.raises(BadRequest, match=f"{kind} decode-0.*platform of `stratos up`"):
+            parse_scenarios([f"{kind} decode-0"], NAMES, CLUSTER)
+    for text, match in (("burn decode-0", "no fault"), ("drain gateway-0", "can suffer kill, stop, slow")):
+        with pytest.raises(BadRequest, match=match):
+            parse_scenarios([text], NAMES, CLUSTER)
+    for text in ("drain-node node-2.example", "kill object-store"):
+        assert [[str(fault) for fault in one] for one in parse_scenarios([text], NAMES, CLUSTER)] == [[text]]
+    with pytest.raises(BadRequest, match="no fault"):
+        parse_scenarios(["drain-node node-2"], NAMES)
+
+
+def test_without_words_a_release_suffers_what_a_cluster_can() -> None:
+    asked = {str(fault) for scenario in parse_scenarios([], NAMES, CLUSTER) for fault in scenario}
+    assert asked == {
+        *(f"{kind} {name}" for kind in ("kill", "stop") for name in NAMES if name != "decode-1"),
+        "slow decode-0", "partition decode-0", "drain decode-0",
+    }  # fmt: skip
 
 
 def test_an_object_store_of_others_is_not_taken_without_being_asked(tmp_path: Path) -> None:
@@ -91,7 +123,7 @@ def test_rows_are_held_against_promises(tmp_path: Path) -> None:
         r"kill decode-\d+": "kept",
         r"stop decode-\d+": "kept, late",
         r"(kill|stop|slow|reset|partition) router-\d+": "**broken**",
-        r"[a-z-]+ [\w-]+( and [a-z-]+ [\w-]+)+": "kept",
+        r"[a-z-]+ [\w.-]+( and [a-z-]+ [\w.-]+)+": "kept",
         r"money: .+": "kept",
         r"redis and object store gone": "**broken**",
         r"redis back empty, .+": "kept",

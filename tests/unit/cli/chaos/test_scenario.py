@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from stratos.cli.chaos import scenario
+from stratos.cli.chaos import local_target, scenario
+from stratos.cli.chaos.faults.contract import BROKEN
 from stratos.cli.chaos.faults.fault import Fault
-from stratos.cli.chaos.scenario import ChaosTarget, run_scenario
+from stratos.cli.chaos.local_target import ChaosTarget
+from stratos.cli.chaos.scenario import run_scenario
 from stratos.cli.chaos.streams import StreamResult
 from stratos.common.errors import DependencyDown, NotFound
 
@@ -38,7 +40,7 @@ class FakeRun:
 class FakeTarget:
     """A platform that stays away."""
 
-    facts, models, without = SimpleNamespace(base_url=""), (), ()
+    base_url, models, without, num_tokens = "", (), (), 1
 
     def __init__(self, *, moved: int = 0) -> None:
         self.num_moved = moved
@@ -52,10 +54,14 @@ class FakeTarget:
     async def wait_whole(self) -> None:
         raise DependencyDown("not every process has come back")
 
+    async def strike(self, fault: Fault, in_effect: asyncio.Event) -> Any:
+        target: Any = self
+        return await fault.strike(target, in_effect)
+
     async def is_busy(self, names: Any) -> bool:
         return bool(names - {"prefill-0", "decode-0"})
 
-    def moved(self, name: str) -> set[str]:
+    async def moved(self, name: str) -> set[str]:
         return {f"{name}-{index}" for index in range(self.num_moved)}
 
 
@@ -83,6 +89,19 @@ async def test_a_fault_of_an_idle_worker_is_not_felt(
     target: Any = FakeTarget()
     row = await run_scenario(target, [Fault("stop", victim)], {"0": StreamResult("0")})
     assert row.is_felt is is_felt
+
+
+@pytest.mark.parametrize("num_broken", [0, 2])
+async def test_a_source_whose_hand_offs_broke_felt_its_fault(monkeypatch: pytest.MonkeyPatch, num_broken: int) -> None:
+    monkeypatch.setattr(scenario, "StreamRun", FakeRun)
+    target: Any = FakeTarget()
+
+    async def strike(*_: object) -> dict[str, int]:
+        return {BROKEN: num_broken}
+
+    monkeypatch.setattr(target, "strike", strike)
+    row = await run_scenario(target, [Fault("kill", "prefill-0")], {"0": StreamResult("0")})
+    assert row.is_felt is (num_broken > 0)
 
 
 @pytest.mark.parametrize("second", ["", "kill prefill-1"])
@@ -128,7 +147,7 @@ async def test_tenants_are_deleted_in_the_end(monkeypatch: pytest.MonkeyPatch) -
         if tenant == "a":
             raise NotFound("no such tenant")
 
-    monkeypatch.setattr(scenario, "remove_tenant", remove)
+    monkeypatch.setattr(local_target, "remove_tenant", remove)
     facts: Any = None
     target = ChaosTarget(facts, Path())
     target.tenants += ["a", "b"]

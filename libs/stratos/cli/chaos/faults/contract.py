@@ -18,6 +18,8 @@ from stratos.cli.drain.worker import DrainOutcome
 NOTHING = "nothing"
 POLL_S = 0.05
 EFFECT_TIMEOUT_S = 5.0
+BROKEN = "handoffs_broken"
+"""Part of a proof: hand-offs that ended otherwise than they should while the fault went on."""
 Proof = dict[str, Any]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Self
 
@@ -44,8 +44,30 @@ MOVING = ("kill", "stop", "drain", "partition")
 OF_GATEWAYS = ("kill", "stop", "reset", "full-disk", "clock")
 LOSING = ("kill", "reset")
 """Clients of a gateway that suffers these lose their connections."""
+SWEEPING = ("drain-node",)
+"""Strike whatever runs there, gateways too."""
+BREAK_FLAG = "--yes-break-things"
 STORE = "object-store"
 """The only target of ``gone``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repertoire:
+    """Faults that a kind of platform can suffer."""
+
+    kinds: Collection[str]
+    of_gateways: Collection[str]
+    of_decode: Collection[str]
+    """Faults that a decode worker suffers besides ``kill`` and ``stop``, where nothing was asked for."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Others, and why not."""
+
+
+LOCAL = Repertoire(
+    kinds=tuple(FAULTS),
+    of_gateways=OF_GATEWAYS,
+    of_decode=("drain", "slow", "reset", "partition", "corrupt", "full-disk", "memory", "clock"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +75,7 @@ class Fault:
     """A kind of fault, and what it strikes."""
 
     kind: str
-    """Name in ``FAULTS``."""
+    """One of a repertoire; locally a name in ``FAULTS``."""
     target: str
     """Name of a process of the platform, ``STORE``, or ``NOTHING``."""
     lasting_s: float = 4.0
@@ -63,16 +85,20 @@ class Fault:
         return f"{self.kind} {self.target}"
 
     @classmethod
-    def parse(cls, text: str) -> Self:
+    def parse(cls, text: str, repertoire: Repertoire = LOCAL) -> Self:
         """A fault from its name, e.g. "kill decode-0".
 
         Raises:
             BadRequest: it is none.
         """
         kind, _, target = text.strip().partition(" ")
-        if kind not in FAULTS or not target.strip() or (kind == "gone") != (target.strip() == STORE):
+        if kind in repertoire.refused:
+            raise BadRequest(f"{text.strip()!r}: {repertoire.refused[kind]}")
+        is_store = "gone" in repertoire.kinds and target.strip() == STORE
+        if kind not in repertoire.kinds or not target.strip() or (kind == "gone") != is_store:
             raise BadRequest(
-                f"{text!r} is no fault; write one of {', '.join(FAULTS)}, and a process's name ({STORE} for gone)"
+                f"{text!r} is no fault; write one of {', '.join(repertoire.kinds)}, and a process's name"
+                f"{f' ({STORE} for gone)' if 'gone' in repertoire.kinds else ''}"
             )
         return cls(kind, target.strip())
 
