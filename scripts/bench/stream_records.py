@@ -4,52 +4,65 @@
     python -m scripts.bench.stream_records --out benchmarks/results/stream-records-2core-cpu.json
 
 A platform as that of ``gateway_cost``; streams with an ``Idempotency-Key`` take turns with streams without one.  What
-the idle gateway takes is taken off.  The rest of a record, its making before placement, is in no chunk.
+the idle gateway takes is taken off.  The rest of a record, its making before placement, is in no chunk.  With
+``--beside`` another checkout with a ``.venv`` of its own takes turns with this one; both platforms run all the time.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import statistics
+from pathlib import Path
 from typing import Any
 
-from scripts.bench.gateway_cost import chunk_cost, engine_settings, idle_ratio
-from scripts.bench.harness import flag, run_bench, show, table
+from scripts.bench.gateway_cost import arguments_of, chunk_cost, engine_settings, idle_ratio
+from scripts.bench.harness import ROOT, flag, run_bench, show, table
 from stratos.reproduce.load.local_platform import running_platform
-
-_ARGUMENTS = ("--engine", "fake", "--prefill", "0", "--no-fork-server")
 
 
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """Medians over rounds, and the median of the ratios within each."""
-    rounds: list[tuple[float, float]] = []
-    with engine_settings(args.step_ms), running_platform(*_ARGUMENTS) as platform:
-        idle = idle_ratio(platform)
+    trees = {"this": ROOT} | ({"beside": args.beside} if args.beside else {})
+    rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in trees}
+    with engine_settings(args.step_ms), contextlib.ExitStack() as stack:
+        platforms = {
+            name: stack.enter_context(running_platform(*arguments_of(tree), program=tree / ".venv/bin/stratos"))
+            for name, tree in trees.items()
+        }
+        idle = {name: idle_ratio(platform) for name, platform in platforms.items()}
         for number in range(args.rounds):
-            found: dict[bool, float] = {}
-            for is_recorded in (False, True) if number % 2 else (True, False):
-                name = f"bench-{os.getpid()}-{number}" if is_recorded else ""
-                found[is_recorded] = asyncio.run(chunk_cost(platform, args.streams, args.chunks, idle, name))
-            rounds.append((found[False], found[True]))
-            show({"plain_us": round(found[False], 1), "recorded_us": round(found[True], 1)})
-    plain, recorded = (round(statistics.median(pair[place] for pair in rounds), 1) for place in (0, 1))
-    more = round(100 * (statistics.median(recorded / plain for plain, recorded in rounds) - 1), 1)
-    cells = [(str(args.streams), str(plain), str(recorded), f"{more} %")]
+            for name, platform in platforms.items():
+                found: dict[bool, float] = {}
+                for is_recorded in (False, True) if number % 2 else (True, False):
+                    key = f"bench-{os.getpid()}-{number}" if is_recorded else ""
+                    found[is_recorded] = asyncio.run(chunk_cost(platform, args.streams, args.chunks, idle[name], key))
+                rounds[name].append((found[False], found[True]))
+                show({name: [round(found[key], 1) for key in (False, True)], "load": round(os.getloadavg()[0], 1)})
+    rows = {name: _row(pairs) for name, pairs in rounds.items()}
+    cells = [(name, *(str(value) for value in row.values())) for name, row in rows.items()]
     return {
-        "rounds_us": [[round(value, 1) for value in pair] for pair in rounds],
-        "plain_us": plain,
-        "recorded_us": recorded,
-        "more_percent": more,
-        "table": table(("streams", "us of a chunk", "recorded", "more"), cells),
+        "streams": args.streams,
+        "rounds_us": {name: [[round(value, 1) for value in pair] for pair in pairs] for name, pairs in rounds.items()},
+        **rows,
+        "table": table(("", "us of a chunk", "recorded", "more us", "more %"), cells),
     }
+
+
+def _row(pairs: list[tuple[float, float]]) -> dict[str, float]:
+    plain, recorded = (round(statistics.median(pair[place] for pair in pairs), 1) for place in (0, 1))
+    more_us = round(statistics.median(recorded - plain for plain, recorded in pairs), 1)
+    more = round(100 * (statistics.median(recorded / plain for plain, recorded in pairs) - 1), 1)
+    return {"plain_us": plain, "recorded_us": recorded, "more_us": more_us, "more_percent": more}
 
 
 if __name__ == "__main__":
     run_bench(
         __doc__,
         bench,
+        flag("--beside", type=Path, help="another checkout that takes turns"),
         flag("--rounds", type=int, default=6),
         flag("--streams", type=int, default=256),
         flag("--step-ms", type=float, default=25.0, help="duration of a step of the fake engine"),

@@ -15,12 +15,13 @@ from stratos.common.errors import DependencyDown
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import FOREIGN, FOREIGN_STORE, translate_redis_errors
 
-_CHECK = f"""
+CHECK = f"""
 local marker, id = table.remove(KEYS), table.remove(ARGV)
 if id ~= '' and redis.call('HGET', marker, 'id') ~= id then
   return redis.error_reply('{FOREIGN_STORE} this Redis holds no store, or another one')
 end
 """
+"""Before a script: its last key is the store's marker, its last argument the store."""
 StoreId = Callable[[], str | None]
 
 
@@ -70,7 +71,7 @@ class GuardedScript:
     """
 
     def __init__(self, redis: Redis, config: RecordStoreConfig, text: str, store_id: StoreId = any_store) -> None:
-        self._script = redis.register_script(_CHECK + text)
+        self._script = redis.register_script(CHECK + text)
         self._marker = f"{config.prefix}:store"
         self._store_id = store_id
 

@@ -3,22 +3,23 @@
 Meta of a stream, as JSON: s state (open, done, cancelled, failed), o owner ("" before the first one and after it gave
 up; a cancelled one keeps its last), e epoch, l end of the lease in milliseconds, f fingerprint of the request's body, n
 number of blocks, b bytes of all its fields; w gateway that wrote the newest block, whose frames have what came since,
-t its number in them, wn number of blocks then, wf turn of the newest frame, which the block has all of: a gateway of an
-older version writes blocks without these four; and of one without a client q, the milliseconds that it is kept while it
-is open.
+t its number in them, wn number of blocks then, wf turn of the newest frame, which the block has all of, wm the gateway
+once more where its frames are named by their turns; and of one without a client q, the milliseconds that it is kept
+while it is open.  Gateways of the version before write blocks without wm, and each frame in one of 16 places.
 
-Frames of a tenant: <gateway>/<turn modulo slots> the newest tokens of all its streams there, <gateway>/n turn and
-<gateway>/t milliseconds of the last one, <gateway>! ids of streams that it is to look after, since it lost them.
+Frames of a tenant: <gateway>/<turn> the newest tokens of all its streams there, <gateway>/n turn and <gateway>/t
+milliseconds of the last one, <gateway>! ids of streams that it is to look after, since it lost them.
 """
 
-FRAME_SLOTS = 16
-"""Frames of each gateway and tenant; a newer one takes the place of the oldest."""
+MOST_TURNS = 256
+"""Newest turns of a gateway in which frames are looked for."""
+OLD_SLOTS = 16
+"""Places for frames of a gateway of the version before."""
 
 # KEYS: hash, ends, bytes, queue of one tenant, tenants that have a queue, and frames of the tenant.
 _HEAD = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local num_slots = SLOTS
 local function add_bytes(keys, number) if number ~= 0 then redis.call('INCRBY', keys[3], number) end end
 local function drop(keys, id)
   local text = redis.call('HGET', keys[1], id)
@@ -56,17 +57,15 @@ local function tell(keys, owner, id)
   redis.call('HSET', keys[6], owner .. '!', told .. ' ' .. id)
   redis.call('HSETNX', keys[6], owner .. '/t', string.format('%.0f', now))
 end
-local function slots(owner)
-  local fields = {}
-  for slot = 0, num_slots - 1 do fields[slot + 1] = owner .. '/' .. slot end
-  return fields
-end
 local function drop_frames(keys, before)
-  for _, field in ipairs(redis.call('HKEYS', keys[6])) do
+  local fields, living = redis.call('HKEYS', keys[6]), {}
+  for _, field in ipairs(fields) do
     local owner = string.match(field, '^(.*)/t$')
-    if owner and tonumber(redis.call('HGET', keys[6], field)) < before then
-      redis.call('HDEL', keys[6], field, owner .. '/n', owner .. '!', unpack(slots(owner)))
-    end
+    if owner then living[owner] = tonumber(redis.call('HGET', keys[6], field)) >= before end
+  end
+  for _, field in ipairs(fields) do
+    local owner = string.match(field, '^(.*)/%w+$') or string.match(field, '^(.*)!$')
+    if not living[owner] then redis.call('HDEL', keys[6], field) end
   end
 end
 local function last_turn(keys, owner) return tonumber(redis.call('HGET', keys[6], owner .. '/n') or '0') end
@@ -80,26 +79,25 @@ local function put_block(keys, id, meta, block, text, owner, number)
   if block < 0 then return end
   put(keys, id, meta, block, text)
   meta.n = math.max(meta.n, block + 1)
-  meta.w, meta.t, meta.wn, meta.wf = owner, number, meta.n, last_turn(keys, owner)
+  meta.w, meta.t, meta.wn, meta.wf, meta.wm = owner, number, meta.n, last_turn(keys, owner), owner
 end
-""".replace("SLOTS", str(FRAME_SLOTS))
+"""
 
 # ARGV: id, gateway, milliseconds of a lease, milliseconds that it is kept, fingerprint or "", sealed head or "" to make
 # none, first block that is wanted, 1 where a stream without a living owner may be taken, most bytes, most streams,
-# milliseconds that one without a client is kept while it is open (0 for others), most of those, tenant, gateway
-# and turn of the newest frame that is not wanted again by one that does not take it.
-# Answers {what, epoch, head, end, gateway of the frames, number in them, turn of the last, how many follow, frame, ...,
-# block, ...}.
+# milliseconds that one without a client is kept while it is open (0 for others), most of those, tenant.
+# Answers {what, epoch, head, end, gateway of the frames, number in them, turns of the first and of the last that go on
+# from the newest block, 1 where those are named by their turns, block, ...}.
 OPEN = (
     _HEAD
     + """
 local id, owner, lease, ttl, first = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[7])
 local meta = living(KEYS, id)
 if not meta then
-  if ARGV[6] == '' then return {'none', 0, '', '', '', 0, 0, 0} end
+  if ARGV[6] == '' then return {'none', 0, '', '', '', 0, 1, 0, 1} end
   meta = {s = 'open', o = owner, e = 1, l = now + lease, f = ARGV[5], n = 0, b = 2 * #id + 400}
   if ARGV[11] ~= '0' then
-    if redis.call('ZCARD', KEYS[4]) >= tonumber(ARGV[12]) then return {'full', 0, '', '', '', 0, 0, 0} end
+    if redis.call('ZCARD', KEYS[4]) >= tonumber(ARGV[12]) then return {'full', 0, '', '', '', 0, 1, 0, 1} end
     meta.o, meta.e, meta.l, meta.q = '', 0, 0, tonumber(ARGV[11])
     redis.call('ZADD', KEYS[4], now, id)
     redis.call('ZADD', KEYS[5], 'NX', 0, ARGV[13])
@@ -115,18 +113,13 @@ if not meta then
     drop(KEYS, oldest)
   end
   keep(KEYS)
-  return {'made', meta.e, '', '', '', 0, 0, 0}
+  return {'made', meta.e, '', '', '', 0, 1, 0, 1}
 end
-if ARGV[5] ~= '' and meta.f ~= ARGV[5] then return {'other', meta.e, '', '', '', 0, 0, 0} end
-local what, writer, number, last, fields, frames = meta.s, meta.w or '', meta.t or 0, 0, {}, {}
+if ARGV[5] ~= '' and meta.f ~= ARGV[5] then return {'other', meta.e, '', '', '', 0, 1, 0, 1} end
+local what, writer, number, from, last = meta.s, meta.w or '', meta.t or 0, 1, 0
 if what == 'open' then what = ARGV[8] == '1' and (meta.o == '' or meta.l <= now) and 'taken' or 'live' end
 if what ~= 'done' and first < meta.n and meta.wn == meta.n then
-  last = last_turn(KEYS, writer)
-  local seen = what ~= 'taken' and ARGV[14] == writer and tonumber(ARGV[15]) or 0
-  for turn = math.max(meta.wf, last - num_slots, seen) + 1, last do
-    table.insert(fields, writer .. '/' .. turn % num_slots)
-  end
-  if #fields > 0 then frames = redis.call('HMGET', KEYS[6], unpack(fields)) end
+  from, last = meta.wf + 1, last_turn(KEYS, writer)
 end
 if what == 'taken' then
   tell(KEYS, meta.o, id)
@@ -135,8 +128,7 @@ if what == 'taken' then
   keep(KEYS)
 end
 local function text(field) return redis.call('HGET', KEYS[1], id .. '/' .. field) or '' end
-local found = {what, meta.e, text('h'), text('d'), writer, number, last, #frames}
-for _, frame in ipairs(frames) do table.insert(found, frame or '') end
+local found = {what, meta.e, text('h'), text('d'), writer, number, from, last, meta.wm == writer and 1 or 0}
 for block = first, meta.n - 1 do
   table.insert(found, text(block))
 end
@@ -148,8 +140,9 @@ return found
 # are kept, and one JSON of a list for each stream, as many arguments cost the gateway several times that: place of its
 # tenant from 0, id, epoch, number of its block or -1, text of that block, what follows ("" go on, "d" done, "r" given
 # up), text of the end, number of the stream in frames of this gateway. Another JSON has the frames: place of the
-# tenant, turn, text. Answers a letter for each stream (ok, fenced, cancelled, gone) and the ids of streams of these
-# frames that the gateway has lost, each after a blank.
+# tenant, turn, text or "", fields of frames that nothing needs any more. A third one has streams whose lease alone is
+# renewed: place of the tenant, ids and epochs with blanks between. Answers a letter for each stream (ok, fenced,
+# cancelled, gone) and the ids of streams of these tenants that the gateway has lost, each after a blank.
 WRITE = (
     _HEAD
     + """
@@ -183,17 +176,30 @@ for _, row in ipairs(cjson.decode(ARGV[4])) do
   table.insert(found, what)
 end
 for _, frame in ipairs(cjson.decode(ARGV[5])) do
-  local keys, turn = keys_of(frame[1]), frame[2]
-  if redis.call('EXISTS', keys[1]) == 1 then  -- without a record nothing would ever end them
-    redis.call('HSET', keys[6], owner .. '/' .. turn % num_slots, frame[3], owner .. '/n', turn,
+  local keys, turn, text = keys_of(frame[1]), frame[2], frame[3]
+  if text ~= '' and redis.call('EXISTS', keys[1]) == 1 then  -- without a record nothing would ever end them
+    redis.call('HSET', keys[6], owner .. '/' .. turn, text, owner .. '/n', turn,
       owner .. '/t', string.format('%.0f', now))
   end
+  if #frame[4] > 0 then redis.call('HDEL', keys[6], unpack(frame[4])) end
   local told = redis.call('HGET', keys[6], owner .. '!')
   if told then
     redis.call('HDEL', keys[6], owner .. '!')
     table.insert(found, told)
   end
-  if turn % num_slots == 0 then drop_frames(keys, now - ttl) end
+  if turn % 64 == 0 then drop_frames(keys, now - ttl) end
+end
+for _, part in ipairs(cjson.decode(ARGV[6])) do
+  local keys = keys_of(part[1])
+  for id, epoch in string.gmatch(part[2], '(%S+) (%d+)') do
+    local meta = living(keys, id)
+    if meta and meta.s == 'open' and meta.o == owner and meta.e == tonumber(epoch) then
+      meta.l = now + lease
+      save(keys, id, meta, ttl)
+    else
+      table.insert(found, ' ' .. id)
+    end
+  end
 end
 for place = 0, #KEYS / 6 - 1 do keep(keys_of(place)) end
 return table.concat(found)

@@ -8,9 +8,9 @@
 <prefix>:streams:queues:<model>           sorted set of tenants that have a queue, by the milliseconds of the last look
 
 A record has one owner, by a lease; who takes it over raises its epoch, and what the older owner writes then is
-refused.  Its blocks are written from time to time; what came since then is in its owner's frames, one for all streams
-of a tenant at a time, so that a token costs next to nothing.  Where a tenant has no room, the records that were written
-longest ago go first: a stream whose record has gone runs on, and cannot be resumed.
+refused.  Its blocks are written seldom; what came since then is in its owner's frames (``stream_frames``), one for all
+streams of a tenant at a time, so that a token costs next to nothing.  Where a tenant has no room, the records that
+were written longest ago go first: a stream whose record has gone runs on, and cannot be resumed.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from __future__ import annotations
 import base64
 import enum
 import itertools
-from array import array
 from binascii import b2a_base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import orjson
 from redis.asyncio import Redis
 
 from stratos.store.counters.guard import GuardedScript, StoreId, any_store
-from stratos.store.data_keys import BrokenSeal, PlaceCipher, Purpose, seal, unseal
+from stratos.store.counters.script_line import ScriptLine
+from stratos.store.data_keys import PlaceCipher, Purpose, seal
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 from stratos.store.sealed import stream_scripts as scripts
 from stratos.store.sealed.answer_store import SubKey
+from stratos.store.sealed.stream_frames import FrameTurns, StreamFrame, StreamFrames, frame_place, opened_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,17 +120,6 @@ class StreamWrite:
     end: bytes = b""
 
 
-@dataclass(slots=True)
-class StreamFrame:
-    """Newest tokens of all streams of one tenant at this gateway, which are in no block yet."""
-
-    tenant_id: str
-    turn: int
-    """Number of the gateway's turn, from 1; the frame replaces the one that is ``FRAME_SLOTS`` older."""
-    entries: bytes
-    """Three numbers of 32 bits for each token: that of its stream, its own among the pieces, the token."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamAsk:
     """Question for one record."""
@@ -141,10 +132,23 @@ class StreamAsk:
     """Makes a record where there is none."""
     first_block: int = 0
     seen: tuple[str, int] = ("", 0)
-    """That of the record as it was read before: older frames are not read again, unless it is taken over."""
+    """That of the record as it was read before: older frames are not shown again, unless it is taken over."""
     may_take: bool = True
     is_queued: bool = False
     """The record that it makes has no client, and no owner before a gateway takes it from the queue."""
+
+
+@dataclass(slots=True)
+class _TenantOfCall:
+    """Where texts of a tenant go in a call, and what seals them."""
+
+    key: bytes | None
+    cipher: PlaceCipher | None
+    """``None`` where the tenant is being deleted."""
+    keys: Sequence[bytes]
+    """Names in Redis."""
+    place: int = 0
+    """Among the tenants of the call."""
 
 
 class StreamStore:
@@ -177,14 +181,18 @@ class StreamStore:
         self._owner = owner
         self._sub_key = sub_key
         self._open = GuardedScript(redis, config, scripts.OPEN, store_id)
-        self._write = GuardedScript(redis, config, scripts.WRITE, store_id)
+        self._write = ScriptLine(redis, config, scripts.WRITE, store_id)
         self._cancel = GuardedScript(redis, config, scripts.CANCEL, store_id)
         self._claim = GuardedScript(redis, config, scripts.CLAIM, store_id)
         self._delay = GuardedScript(redis, config, scripts.DELAY, store_id)
         self._fail = GuardedScript(redis, config, scripts.FAIL, store_id)
         self._drop = GuardedScript(redis, config, scripts.DROP, store_id)
+        self._frames = StreamFrames(redis)
+        self._tenants: dict[str, _TenantOfCall] = {}
+        """Of the last call that wrote."""
         self._numbers = itertools.count(1)
         self._lease_ms, self._kept_ms = int(bounds.lease_s * 1000), int(bounds.kept_s * 1000)
+        self._write_args = owner.encode(), b"%d" % self._lease_ms, b"%d" % self._kept_ms
 
     def key(self, tenant_id: str) -> bytes | None:
         """The sub-key of a tenant; ``None`` where nothing of it can be kept."""
@@ -200,20 +208,19 @@ class StreamStore:
             ask.stream_id, self._owner, self._lease_ms, self._kept_ms, ask.fingerprint, head, ask.first_block,
             int(ask.may_take), bounds.tenant_bytes, bounds.tenant_streams,
             int(bounds.queued_s * 1000) + self._kept_ms if ask.is_queued else 0, bounds.tenant_queued, ask.tenant_id,
-            *ask.seen,
         ]  # fmt: skip
         with translate_redis_errors():
             answer: Any = await self._open(self._keys(ask.tenant_id), args)
 
         def opened(text: str, field: object) -> bytes:
-            return _opened(key, text, ask.tenant_id, ask.stream_id, field)
+            return opened_text(key, text, f"{ask.tenant_id}/{ask.stream_id}/{field}")
 
-        what, epoch, head, end, writer, number_there, turn, num_frames, *texts = answer
-        frames, blocks = texts[:num_frames], texts[num_frames:]
-        tail: dict[int, int] = {}
-        for place, text in enumerate(frames, turn - num_frames + 1):
-            entries = _opened(key, text, ask.tenant_id, "frames", f"{writer}/{place % scripts.FRAME_SLOTS}")
-            tail |= _tokens_of(entries, number_there)
+        what, epoch, head, end, writer, number_there, first, last, is_by_turn, *blocks = answer
+        if ask.seen[0] == writer and what != Found.TAKEN:
+            first = max(first, ask.seen[1] + 1)
+        turns = FrameTurns(ask.tenant_id, writer, first, last, is_by_turn=bool(is_by_turn))
+        with translate_redis_errors():
+            tail = await self._frames.tail(key, self._keys(ask.tenant_id)[-1], turns, number_there)
         return StreamRecord(
             found=Found(what),
             epoch=int(epoch),
@@ -222,50 +229,62 @@ class StreamStore:
             blocks=[opened(text, place) for place, text in enumerate(blocks, ask.first_block)],
             tail=tail,
             number=next(self._numbers),
-            seen=(writer, turn),
+            seen=(writer, last),
         )
 
     async def write(
-        self, writes: Sequence[StreamWrite], frames: Sequence[StreamFrame] = ()
+        self,
+        writes: Sequence[StreamWrite],
+        frames: Sequence[StreamFrame] = (),
+        renewals: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> tuple[list[WriteOutcome], list[str]]:
         """News of many streams in one call; what came of each, and ids of streams that others have taken or ended.
 
-        Of the latter, as many are told as there are among the tenants of the frames.
+        Of the latter, those are told whose lease alone was to be renewed, and as many as there are among the tenants
+        of the frames.
+
+        Args:
+            writes: of streams, with their leases.
+            frames: of tenants.
+            renewals: by tenant, ids and epochs of streams whose lease alone is renewed, a blank between.
         """
-        ciphers: dict[str, tuple[int, PlaceCipher | None]] = {}
-        rows = []
-        for write in writes:
-            tenant_id, stream_id = write.tenant_id, write.stream_id
-            place, cipher = self._cipher(ciphers, tenant_id)
-            if cipher is None:  # the tenant is being deleted: its record goes with it
-                rows.append((place, stream_id, -1, -1, "", "", "", 0))
-                continue
-            head = f"{tenant_id}/{stream_id}/"
-            content = _text(cipher, write.content, f"{head}{write.block}") if write.block >= 0 else ""
-            end = _text(cipher, write.end, f"{head}d") if write.ends == "d" else ""
-            rows.append((place, stream_id, write.epoch, write.block, content, write.ends, end, write.number))
+        tenants: dict[str, _TenantOfCall] = {}
+        rows = [self._row(self._tenant(tenants, write.tenant_id), write) for write in writes]
         framed = []
         for frame in frames:
-            place, cipher = self._cipher(ciphers, frame.tenant_id)
-            if cipher is not None:
-                name = f"{frame.tenant_id}/frames/{self._owner}/{frame.turn % scripts.FRAME_SLOTS}"
-                framed.append((place, frame.turn, _text(cipher, frame.entries, name)))
-        keys = [key for tenant in ciphers for key in self._keys(tenant)]
+            tenant = self._tenant(tenants, frame.tenant_id)
+            if tenant.cipher is not None:
+                name = frame_place(frame.tenant_id, f"{self._owner}/{frame.turn}")
+                text = _text(tenant.cipher, frame.entries, name) if frame.entries else ""
+                framed.append((tenant.place, frame.turn, text, [f"{self._owner}/{turn}" for turn in frame.dropped]))
+        renewed = [(self._tenant(tenants, tenant_id).place, " ".join(ids)) for tenant_id, ids in renewals.items()]
+        self._tenants = tenants
+        keys = [key for tenant in tenants.values() for key in tenant.keys]
         with translate_redis_errors():
-            args: list[str | int | float | bytes] = [
-                self._owner, self._lease_ms, self._kept_ms, orjson.dumps(rows), orjson.dumps(framed),
-            ]  # fmt: skip
+            args = (*self._write_args, orjson.dumps(rows), orjson.dumps(framed), orjson.dumps(renewed))
             answer: Any = await self._write(keys, args)
         letters, _, lost = answer.partition(" ")
         return [_BY_LETTER[letter] for letter in letters], lost.split()
 
-    def _cipher(
-        self, ciphers: dict[str, tuple[int, PlaceCipher | None]], tenant_id: str
-    ) -> tuple[int, PlaceCipher | None]:
-        """Place of a tenant among those of a call, and what seals its texts; ``None`` where it is being deleted."""
-        if (found := ciphers.get(tenant_id)) is None:
-            key = self.key(tenant_id)
-            found = ciphers[tenant_id] = len(ciphers), None if key is None else PlaceCipher(key, _NONCES)
+    def _row(self, tenant: _TenantOfCall, write: StreamWrite) -> tuple[str | int, ...]:
+        """A write as the script takes it."""
+        stream_id, place, cipher = write.stream_id, tenant.place, tenant.cipher
+        if cipher is None:  # the tenant is being deleted: its record goes with it
+            return place, stream_id, -1, -1, "", "", "", 0
+        head = f"{write.tenant_id}/{stream_id}/"
+        content = _text(cipher, write.content, f"{head}{write.block}") if write.block >= 0 else ""
+        end = _text(cipher, write.end, f"{head}d") if write.ends == "d" else ""
+        return place, stream_id, write.epoch, write.block, content, write.ends, end, write.number
+
+    def _tenant(self, tenants: dict[str, _TenantOfCall], tenant_id: str) -> _TenantOfCall:
+        """A tenant among those of a call, as it was in the call before where its key is the same."""
+        if (found := tenants.get(tenant_id)) is None:
+            key, found = self.key(tenant_id), self._tenants.get(tenant_id)
+            if found is None or found.key != key:
+                cipher = None if key is None else PlaceCipher(key, _NONCES)
+                found = _TenantOfCall(key, cipher, [name.encode() for name in self._keys(tenant_id)])
+            found.place = len(tenants)
+            tenants[tenant_id] = found
         return found
 
     async def cancel(self, tenant_id: str, stream_id: str) -> str:
@@ -328,28 +347,9 @@ class StreamStore:
         ]
 
 
-def _tokens_of(entries: bytes, number: int) -> dict[int, int]:
-    """Tokens of one stream in a frame, by their numbers among its pieces."""
-    words = array("I", entries)
-    streams, found, at = words[::3], {}, -1
-    for _ in range(streams.count(number)):
-        at = streams.index(number, at + 1)
-        found[words[3 * at + 1]] = words[3 * at + 2]
-    return found
-
-
 def _text(cipher: PlaceCipher, plain: bytes, place: str) -> str:
     return b2a_base64(cipher.seal(plain, place.encode()), newline=False).decode()  # ``b64encode``, without its checks
 
 
 def _sealed(key: bytes, plain: bytes, tenant_id: str, stream_id: str, field: object) -> str:
     return base64.b64encode(seal(key, plain, f"{tenant_id}/{stream_id}/{field}".encode())).decode()
-
-
-def _opened(key: bytes, text: str, tenant_id: str, stream_id: str, field: object) -> bytes:
-    if not text:
-        return b""
-    try:
-        return unseal(key, base64.b64decode(text, validate=True), f"{tenant_id}/{stream_id}/{field}".encode())
-    except (BrokenSeal, ValueError):
-        return b""  # altered, or cut: as if it were not there

@@ -95,6 +95,11 @@ class ChoicesRenderer(Renderer):
             return None
         return template.event(text) if text else b""
 
+    @property
+    def token_template(self) -> TextTemplate | None:
+        """That of the only choice."""
+        return self._templates.get(0)
+
     def stream_end(self, usage: Usage) -> bytes:
         """The extra event that ``include_usage`` asks for, and the mark of a whole stream."""
         if not self.answer.include_usage:

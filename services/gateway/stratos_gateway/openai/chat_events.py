@@ -88,6 +88,11 @@ class EventRenderer(ChatRenderer):
         """None: what is looked for is looked for in chunks."""
         return None
 
+    @property
+    def token_template(self) -> TextTemplate | None:
+        """None, as no token is an event for certain."""
+        return None
+
     def _event(self, chunk: ChoiceChunk) -> bytes:
         if not self.is_inner(chunk):
             return encode_events(self.events([chunk]))

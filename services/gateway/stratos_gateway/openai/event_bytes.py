@@ -22,3 +22,8 @@ class TextTemplate:
     def event(self, text: str) -> bytes:
         """The event with this text."""
         return orjson.dumps(text).join(self._parts)
+
+    @property
+    def around(self) -> tuple[bytes, bytes] | None:
+        """Bytes before and behind the text; ``None`` where it stands at several places."""
+        return (self._parts[0], self._parts[1]) if len(self._parts) == 2 else None

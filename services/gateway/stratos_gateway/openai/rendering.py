@@ -14,6 +14,7 @@ from stratos.core.requests.tools import ToolMode
 from stratos.text.output.parser import OutputParser, OutputShape
 from stratos_gateway.http.sse import KEEP_ALIVE
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+from stratos_gateway.openai.event_bytes import TextTemplate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +112,11 @@ class Renderer(ABC):
             token_id: of the token.
             text: of it, which may be empty.
         """
+        return None
+
+    @property
+    def token_template(self) -> TextTemplate | None:
+        """Cuts of the events that ``token_part`` gives; ``None`` where it gives none, or none yet."""
         return None
 
     @abstractmethod

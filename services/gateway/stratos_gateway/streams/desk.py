@@ -1,43 +1,40 @@
 """Writes the records of all streams of this gateway: one call of Redis for all that has come since the last one.
 
 token     into its tenant's frame, which is written with the next turn: one text for all streams of the tenant
-stream    all of it, with its lease, from time to time: frames are few, and older ones are lost
-          at once where it begins or ends, or where something came that no frame has
+stream    its block where it begins or ends, where something came that no frame has, and before frames are too many
+lease     by its name alone, three times as often as it ends
+
+A turn looks at streams that are due alone, however many there are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from array import array
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from redis.exceptions import RedisError
 
 from stratos.common.clock import Clock
 from stratos.common.errors import DependencyDown, StreamCancelled, StreamMoved
-from stratos.store.sealed.stream_scripts import FRAME_SLOTS
+from stratos.store.sealed.stream_frames import StreamFrame
 from stratos.store.sealed.stream_store import (
     StreamAsk,
     StreamBounds,
-    StreamFrame,
     StreamRecord,
     StreamWrite,
     WriteOutcome,
 )
 from stratos_gateway.metrics import GatewayMetrics
-from stratos_gateway.streams.owned import OwnedStream
+from stratos_gateway.streams.owned import OwnedStream, TenantFrames
 
 _log = logging.getLogger(__name__)
 _MAX_ENDED = 10_000
 """Ends that wait for Redis; of more than that those that came first are given up: their leases end by themselves."""
 _MAX_WRITES = 250
-"""Of one call, and as many frames: they hold Redis up for about 20 and 32 microseconds each."""
+"""Of one call, and as many frames and leases: they hold Redis up for about 20, 32 and 10 microseconds each."""
 _RETRY_S = 0.5
-_MOST_FRAMES = FRAME_SLOTS - 4
-"""Frames after which all of a stream is written, so that no newer one takes the place of a frame that is needed."""
 
 
 class SealedStreams(Protocol):
@@ -57,9 +54,12 @@ class SealedStreams(Protocol):
         ...
 
     async def write(
-        self, writes: Sequence[StreamWrite], frames: Sequence[StreamFrame] = ()
+        self,
+        writes: Sequence[StreamWrite],
+        frames: Sequence[StreamFrame] = (),
+        renewals: Mapping[str, Sequence[str]] = ...,
     ) -> tuple[list[WriteOutcome], list[str]]:
-        """News of many streams; what came of each, and ids of streams that were lost."""
+        """News of many streams, and leases; what came of each write, and ids of streams that were lost."""
         ...
 
     async def cancel(self, tenant_id: str, stream_id: str) -> str:
@@ -103,29 +103,37 @@ class StreamDesk:
         self._flush_s = flush_s
         self._metrics = metrics
         self._owned: dict[OwnedStream, None] = {}
-        self._frames: dict[str, array[int]] = {}
-        """By tenant that has streams here, since the last turn."""
-        self._num_owned = Counter[str]()
-        """By tenant."""
+        """In the order in which their leases are to be renewed."""
+        self._due: dict[OwnedStream, None] = {}
+        self._frames: dict[str, TenantFrames] = {}
+        """By tenant that has streams here."""
+        self._rests: list[StreamFrame] = []
+        """What removes frames of tenants that have none any more."""
         self._num_turns = 0
-        self._renew_s = min(store.bounds.lease_s / 3, _MOST_FRAMES * flush_s)
+        self._renew_s = store.bounds.lease_s / 3
 
     def own(self, stream: OwnedStream) -> None:
         """Record a stream from now on."""
         stream.renew_s = self._clock.now() + self._renew_s
-        stream.frame = self._frames.setdefault(stream.tenant_id, array("I"))
+        if (frames := self._frames.get(stream.tenant_id)) is None:
+            frames = self._frames[stream.tenant_id] = TenantFrames(stream.tenant_id)
+        frames.num_streams += 1
+        stream.words, stream.due = frames.words, self._due
         self._owned[stream] = None
-        self._num_owned[stream.tenant_id] += 1
+        if stream.has_news:
+            stream.become_due()
 
     def disown(self, stream: OwnedStream) -> None:
         """Record a stream no more."""
-        tenant_id = stream.tenant_id
         if stream not in self._owned:
             return
         del self._owned[stream]
-        self._num_owned[tenant_id] -= 1
-        if not self._num_owned[tenant_id]:
-            del self._num_owned[tenant_id], self._frames[tenant_id]
+        frames = self._frames[stream.tenant_id]
+        frames.leave(stream)
+        if not frames.num_streams:
+            del self._frames[stream.tenant_id]
+            if (rest := frames.rest(self._num_turns)) is not None:
+                self._rests.append(rest)
 
     async def run(self) -> None:
         """Root task."""
@@ -148,52 +156,88 @@ class StreamDesk:
 
     async def turn(self) -> None:
         """Write what is due; raises ``DependencyDown``."""
-        now_s = self._clock.now()
-        due = [stream for stream in self._owned if stream.is_due or stream.renew_s <= now_s]
-        frames, begin = self._take_frames(), 0
+        self._num_turns += 1
+        frames = self._take_frames()
+        due = [stream for stream in self._due if stream.is_due and stream in self._owned]
+        self._due.clear()
+        leases, begin = self._due_leases(), 0
         try:
-            for begin in range(0, max(len(due), len(frames)), _MAX_WRITES):
+            for begin in range(0, max(len(due), len(frames), len(leases)), _MAX_WRITES):
                 end = begin + _MAX_WRITES
-                await self._write(due[begin:end], frames[begin:end])
+                await self._write(due[begin:end], frames[begin:end], leases[begin:end])
         except BaseException:
-            self._write_again(due[begin:], frames[begin:], now_s)
+            self._write_again(due[begin:], frames[begin:])
             raise
 
-    def _write_again(self, due: Sequence[OwnedStream], frames: Sequence[StreamFrame], now_s: float) -> None:
+    def _write_again(self, due: Sequence[OwnedStream], frames: Sequence[StreamFrame]) -> None:
         """Let the next turn write what may not have been written, and what was in these frames alone."""
-        tenants = {frame.tenant_id for frame in frames}
-        unframed = [stream for stream in self._owned if stream.tenant_id in tenants]
-        for stream in [*due, *unframed]:
-            stream.renew_s = now_s
+        again = list(due)
+        for frame in frames:
+            if (owner := self._frames.get(frame.tenant_id)) is not None:
+                owner.take_back(frame)
+                again += owner.streams()
+        for stream in again:
+            stream.pack()
+            stream.is_due, self._due[stream] = True, None
 
     def _take_frames(self) -> list[StreamFrame]:
-        """Tokens since the last turn, of each tenant."""
-        self._num_turns += 1
-        frames = []
-        for tenant_id, words in self._frames.items():
-            if words:
-                frames.append(StreamFrame(tenant_id, self._num_turns, words.tobytes()))
-                del words[:]
-        return frames
+        """Tokens since the last turn, of each tenant; streams whose blocks are to be written become due."""
+        turn, found = self._num_turns, self._rests
+        self._rests = []
+        for frames in self._frames.values():
+            for stream in frames.due(turn):
+                if stream.has_news:
+                    stream.become_due()
+                else:
+                    frames.note_block(stream, turn)
+            if (frame := frames.take(turn)) is not None:
+                found.append(frame)
+        return found
 
-    async def _write(self, part: Sequence[OwnedStream], frames: Sequence[StreamFrame]) -> None:
-        ends, writes = [stream.ends for stream in part], [stream.write() for stream in part]
+    def _due_leases(self) -> list[OwnedStream]:
+        """Streams whose leases alone are to be renewed."""
+        now_s, found = self._clock.now(), []
+        for stream in self._owned:
+            if stream.renew_s > now_s:
+                break
+            if not stream.is_due:
+                found.append(stream)
+        return found
+
+    async def _write(
+        self, part: Sequence[OwnedStream], frames: Sequence[StreamFrame], leases: Sequence[OwnedStream]
+    ) -> None:
+        turn, ends, writes = self._num_turns, [stream.ends for stream in part], [stream.write() for stream in part]
         sizes = [stream.num_bytes for stream in part]
-        found, lost = await self.store.write(writes, frames)
-        renew_s = self._clock.now() + self._renew_s
+        renewals: dict[str, list[str]] = {}
+        for stream in leases:
+            renewals.setdefault(stream.tenant_id, []).append(stream.lease)
+        found, lost = await self.store.write(writes, frames, renewals)
         for stream, size, end, what in zip(part, sizes, ends, found, strict=True):
             if what is WriteOutcome.OK:
                 stream.note_written(size)
-                stream.renew_s = renew_s
             if end or what is not WriteOutcome.OK:
                 self._settle(stream, end, what)
+            elif stream.is_framed and stream in self._owned:
+                self._frames[stream.tenant_id].note_block(stream, turn)
+        self._note_leases([*part, *leases])
         if lost:
             ids = set(lost)
             for stream in self._owned:
-                stream.is_due |= stream.stream_id in ids  # what has become of it is told when it is written
+                if stream.stream_id in ids:
+                    stream.become_due()  # what has become of it is told when it is written
+
+    def _note_leases(self, streams: Sequence[OwnedStream]) -> None:
+        renew_s = self._clock.now() + self._renew_s
+        for stream in streams:
+            if stream in self._owned:
+                del self._owned[stream]
+                stream.renew_s, self._owned[stream] = renew_s, None
 
     def _settle(self, stream: OwnedStream, ends: str, what: WriteOutcome) -> None:
         """Record a stream no more: its end is written, or it is not this gateway's."""
+        if what is WriteOutcome.FENCED and stream in self._owned:
+            self._frames[stream.tenant_id].is_shared = True
         self.disown(stream)
         if what is WriteOutcome.OK:
             return

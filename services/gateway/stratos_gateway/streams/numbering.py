@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import orjson
+
 from stratos.common.errors import BadRequest, StratosError
 from stratos_gateway.http.sse import KEEP_ALIVE
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
@@ -19,6 +21,8 @@ RETRY = b"retry: 1000\n"
 _COMMENT = b": keep-alive\n"
 """Without an empty line: after an id, that would be an event without data to some clients."""
 _EVENT_END = b"\n\n"
+_NUMBERS = tuple(b"%d" % number for number in range(4096))
+"""Texts of small numbers: making one takes as long as the rest of an id."""
 
 
 class ChunkRecorder(Protocol):
@@ -56,6 +60,8 @@ class NumberedRenderer(Renderer):
         self._inner = inner
         self._tag = tag.encode()
         self._id_head = b"id: %b." % self._tag
+        self._token_parts: tuple[bytes, bytes] | None = None
+        """Bytes before and behind the text of a token's event, once such events need no chunk."""
         self._units = [0] * num_choices
         self._cursor = cursor
         self._seen = cursor.seen or self._units.copy()
@@ -79,20 +85,28 @@ class NumberedRenderer(Renderer):
 
     def token_part(self, token_id: int, text: str) -> bytes | None:
         """An event of a token; chunks go before where it is not certain that it is new to the client."""
-        recorder, units = self.recorder, self._units
-        is_special = self._is_behind or self._retry or len(units) > 1 or self._num_events < self._num_skipped
-        if is_special or not (recorder is None or recorder.is_plain):
+        if (parts := self._token_parts) is None and (parts := self._find_parts()) is None:
             return None
-        data = self._inner.token_part(token_id, text)
-        if data is None:
-            return None
-        if recorder is not None:
+        if (recorder := self.recorder) is not None:
+            if not recorder.is_plain:
+                return None
             recorder.note_token(token_id)
+        units = self._units
         units[0] = num_units = units[0] + 1
-        if not data:
-            return data
+        if not text:
+            return b""
         self._num_events = number = self._num_events + 1
-        return b"%b%d.%d\n%b" % (self._id_head, number, num_units, data)
+        return b"".join((self._id_head, _text(number), b".", _text(num_units), parts[0], orjson.dumps(text), parts[1]))
+
+    def _find_parts(self) -> tuple[bytes, bytes] | None:
+        """From here on events of tokens differ in ids and texts alone; ``None`` where that is not certain."""
+        is_special = self._is_behind or self._retry or len(self._units) > 1 or self._num_events < self._num_skipped
+        template = None if is_special else self._inner.token_template
+        if template is None or template.around is None:
+            return None
+        before, behind = template.around
+        self._token_parts = b"\n" + before, behind
+        return self._token_parts
 
     def stream_end(self, usage: Usage) -> bytes:
         """The rest of a stream; its last event's id is that of everything."""
@@ -180,6 +194,10 @@ class NumberedRenderer(Renderer):
         if len(self._units) == 1:
             return b"%d" % self._units[0]
         return "-".join(map(str, self._units)).encode()
+
+
+def _text(number: int) -> bytes:
+    return _NUMBERS[number] if number < len(_NUMBERS) else b"%d" % number
 
 
 def _events(data: bytes) -> list[bytes]:

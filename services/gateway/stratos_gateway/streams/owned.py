@@ -1,20 +1,31 @@
-"""A stream that this gateway generates: what of it is still to be recorded."""
+"""Streams that this gateway generates: what of them is still to be recorded.
+
+A stream counts on its tenant's frames for what came since its block was written.  Its block is written again once
+those are many, some in each turn, so that streams that began together do not fall due together.
+"""
 
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stratos.common.errors import StratosError
+from stratos.store.sealed.stream_frames import StreamFrame
+from stratos.store.sealed.stream_scripts import MOST_TURNS
 from stratos.store.sealed.stream_store import StreamWrite
 from stratos_gateway.openai.chunks import ChoiceChunk
 from stratos_gateway.streams.codec import Piece, add_piece, add_tokens, encode_block, encode_end
 
 BLOCK_BYTES = 1024
 """A block is written again, longer, until it has so many: about 300 tokens."""
-_MAX_PLAIN = 64
-"""Tokens that wait to be packed, so that a write after an outage has few to pack."""
+_MOST_TURNS = MOST_TURNS // 2
+"""Turns after which a stream's block is written at the latest; readers look for frames in twice as many."""
+_MOST_WORDS = 3 * 64 * 1024
+"""As many numbers in frames of a tenant, three for each token: 1 MiB sealed."""
+_SPARE_TURNS = 32
+"""In which frames are kept that no stream here needs: another gateway may be reading them to take one over."""
 DONE, GIVEN_UP = "d", "r"
 
 
@@ -62,18 +73,22 @@ class OwnedStream:
         self.ended_unix_s: Callable[[], float]
         self.is_lost = False
         """It is not recorded any more."""
-        self.is_due = bool(begins.tail)
+        self.is_due = False
         """Something of it is to be written with the next turn, and in no frame."""
+        self.due: dict[OwnedStream, None] = {}
+        """Takes streams that become due."""
         self.renew_s = 0.0
-        """When all of it is to be written, and its lease renewed, monotonic."""
+        """When its lease is to be renewed, monotonic."""
+        self.lease = f"{stream_id} {begins.epoch}"
+        """Names the lease where it alone is renewed."""
         self.ends = ""
-        self.frame: array[int] | None = None
-        """Newest tokens of all streams of the tenant, as ``StreamFrame`` has them."""
+        self.words: list[int] = []
+        """Newest tokens of all streams of the tenant, as ``TenantFrames`` has them."""
         self._num_choices, self._has_logprobs = num_choices, has_logprobs
         self._num_skipped = [0] * num_choices
         self._can_be_plain = self.is_plain = num_choices == 1 and not has_logprobs
         """All tokens that come are to be recorded, and of one choice."""
-        self._is_framed = False
+        self.is_framed = False
         """A block of it is written, so a token is recorded as soon as it is in a frame."""
         self._pieces = bytearray()
         add_tokens(self._pieces, begins.tail)
@@ -83,6 +98,16 @@ class OwnedStream:
         """Pieces of all blocks, before the plain ones."""
         self._num_written = 0
         self._ended_unix_s = 0
+
+    @property
+    def has_news(self) -> bool:
+        """Something of it is in no block."""
+        return bool(self._plain) or len(self._pieces) > self._num_written
+
+    def become_due(self) -> None:
+        """Be written with the next turn."""
+        if not self.is_due:
+            self.is_due, self.due[self] = True, None
 
     def skip(self, num_tokens: Sequence[int]) -> None:
         """The next tokens of each choice are in older blocks: their chunk waits for a place that its client has."""
@@ -97,7 +122,7 @@ class OwnedStream:
             return
         if self.is_lost:
             return
-        self._add_plain()
+        self.pack()
         num_skipped, entries = self._num_skipped[chunk.index], chunk.entries
         if num_skipped:
             self._num_skipped[chunk.index] = max(0, num_skipped - len(ids))
@@ -109,20 +134,19 @@ class OwnedStream:
             self._ended_unix_s = int(self.ended_unix_s())  # before it is rendered, so that both say the same
         add_piece(self._pieces, piece, self._num_choices, has_logprobs=self._has_logprobs)
         self._num_pieces += 1
-        self.is_due = True
+        self.become_due()
 
     def note_token(self, token_id: int) -> None:
         """A chunk of one token of its only choice, which goes on; ``skip`` has nothing left."""
         if self.is_lost:
             return
         plain = self._plain
-        if self._is_framed and self.frame is not None:
-            self.frame.extend((self._number, self._num_pieces + len(plain), token_id))
+        if self.is_framed:
+            words = self.words
+            words += (self._number, self._num_pieces + len(plain), token_id)
         else:
-            self.is_due = True
+            self.become_due()
         plain.append(token_id)
-        if len(plain) >= _MAX_PLAIN:
-            self._add_plain()
 
     def note_whole(self) -> None:
         """Everything has come."""
@@ -130,9 +154,11 @@ class OwnedStream:
 
     def end(self, how: str) -> None:
         """It is recorded to its end, or given up."""
-        self.ends, self.is_due = how, True
+        self.ends = how
+        self.become_due()
 
-    def _add_plain(self) -> None:
+    def pack(self) -> None:
+        """Pack what waits, so that a write after an outage has little to pack."""
         if self._plain:
             add_tokens(self._pieces, self._plain)
             self._num_pieces += len(self._plain)
@@ -140,7 +166,7 @@ class OwnedStream:
 
     def write(self) -> StreamWrite:
         """News to be written now, with those that are in frames alone."""
-        self._add_plain()
+        self.pack()
         self.is_due = False
         is_new, ends, end = len(self._pieces) > self._num_written, self.ends, b""
         if ends == DONE:
@@ -158,7 +184,7 @@ class OwnedStream:
 
     def note_written(self, num_bytes: int) -> None:
         """So many bytes of its pieces are recorded."""
-        self._num_written, self._is_framed = num_bytes, self._is_framed or num_bytes > 0
+        self._num_written, self.is_framed = num_bytes, self.is_framed or (self._can_be_plain and num_bytes > 0)
         if num_bytes >= BLOCK_BYTES:
             del self._pieces[:num_bytes]
             self._block, self._num_written = self._block + 1, 0
@@ -167,3 +193,75 @@ class OwnedStream:
     def num_bytes(self) -> int:
         """Bytes of the pieces of its last block, as they were last written."""
         return len(self._pieces)
+
+
+class TenantFrames:
+    """Belongs to the event loop.
+
+    Args:
+        tenant_id: whose streams.
+    """
+
+    def __init__(self, tenant_id: str) -> None:
+        self.tenant_id = tenant_id
+        self.words: list[int] = []
+        """Since the last turn: of each token the number of its stream, its own among the pieces, and its id."""
+        self.num_streams = 0
+        self.is_shared = False
+        """Another gateway has taken a stream over, and may not have written yet what is in frames here."""
+        self._behind: dict[OwnedStream, tuple[int, int]] = {}
+        """Streams that count on frames: turn of the last block of each, and words of all frames then; oldest first."""
+        self._num_words = 0
+        self._kept: deque[int] = deque()
+        """Turns of the frames that Redis has."""
+
+    def note_block(self, stream: OwnedStream, turn: int) -> None:
+        """All that a stream had in the frames up to a turn is in its block."""
+        self._behind.pop(stream, None)
+        self._behind[stream] = turn, self._num_words
+
+    def leave(self, stream: OwnedStream) -> None:
+        """A stream counts on frames no more."""
+        self._behind.pop(stream, None)
+        self.num_streams -= 1
+
+    def streams(self) -> list[OwnedStream]:
+        """Streams that count on frames."""
+        return list(self._behind)
+
+    def due(self, turn: int) -> list[OwnedStream]:
+        """Streams whose blocks are to be written now."""
+        if not self._behind:
+            return []
+        most, num_words = 1 + len(self._behind) // (_MOST_TURNS // 4), self._num_words
+        found: list[OwnedStream] = []
+        for stream, (at_turn, at_words) in self._behind.items():
+            age = max((turn - at_turn) / _MOST_TURNS, (num_words - at_words) / _MOST_WORDS)
+            if age < 0.5 or (age < 1 and len(found) >= most):
+                break
+            found.append(stream)
+        return found
+
+    def take(self, turn: int) -> StreamFrame | None:
+        """The frame of a turn; ``None`` where nothing came."""
+        if not self.words:
+            return None
+        oldest = next(iter(self._behind.values()), (turn, 0))[0] - _SPARE_TURNS
+        dropped = []
+        while self._kept and self._kept[0] <= oldest:
+            dropped.append(self._kept.popleft())
+        entries = array("I", self.words).tobytes()
+        self._num_words += len(self.words)
+        self.words.clear()
+        self._kept.append(turn)
+        return StreamFrame(self.tenant_id, turn, entries, dropped)
+
+    def take_back(self, frame: StreamFrame) -> None:
+        """A frame may not have been written: what it drops is dropped with another one."""
+        self._kept.extendleft(reversed(frame.dropped))
+
+    def rest(self, turn: int) -> StreamFrame | None:
+        """An empty frame that drops all others, once no stream is left; ``None`` where there are none to be dropped."""
+        if self.is_shared or not self._kept:
+            return None
+        return StreamFrame(self.tenant_id, turn, b"", list(self._kept))
