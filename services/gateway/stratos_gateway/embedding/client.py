@@ -70,7 +70,8 @@ class EmbeddingClient:
         self, peer: grpc.aio.Channel, worker: WorkerRef, message: embed_pb2.EmbedRequest
     ) -> embed_pb2.EmbedResponse:
         async with translate_errors(peer=worker.worker_id):
-            return await embed_pb2_grpc.EmbedServiceStub(peer).Embed(message)
+            answer: embed_pb2.EmbedResponse = await embed_pb2_grpc.EmbedServiceStub(peer).Embed(message)
+            return answer
 
     async def close(self) -> None:
         """Close all channels."""
