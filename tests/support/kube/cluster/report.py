@@ -24,6 +24,8 @@ class ClusterReport:
     path: Path | None
     cluster: str
     points: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tests: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Each that has ended, failed ones too: those have no figures."""
 
     @classmethod
     def from_environment(cls, cluster: str) -> ClusterReport:
@@ -31,7 +33,8 @@ class ClusterReport:
         path = os.environ.get("E2E_REPORT")
         report = cls(Path(path) if path else None, cluster)
         if report.path is not None and report.path.exists():
-            report.points = json.loads(report.path.read_text())["points"]
+            content = json.loads(report.path.read_text())
+            report.points, report.tests = content["points"], content.get("tests", {})
         return report
 
     def add(self, point: str, *, has_passed: bool, **figures: Any) -> None:
@@ -43,8 +46,18 @@ class ClusterReport:
             "cpu": facts["cpu"],
         }
         self.points[point] = head | figures
+        self._write()
+
+    def end(self, test: str, *, seconds: float, why: str = "") -> None:
+        """A test is over; ``why`` it failed, empty where it passed."""
+        row = {"passed": not why, "s": round(seconds), "commit": read_environment()["commit"]}
+        self.tests[test] = row | ({"why": why} if why else {})
+        self._write()
+
+    def _write(self) -> None:
         if self.path is not None:
-            content = {"cluster": self.cluster, "environment": read_environment(), "points": self.points}
+            points = {"points": self.points, "tests": self.tests}
+            content = {"cluster": self.cluster, "environment": read_environment(), **points}
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_text(json.dumps(content, indent=1) + "\n")
             self.path.with_suffix(".md").write_text(self.page())
@@ -70,7 +83,14 @@ class ClusterReport:
                 "|---|---|",
                 *(f"| {name.replace('_', ' ')} | {_cell(value)} |" for name, value in figures.items()),
             ]
-        return "\n".join(lines) + "\n"
+        return "\n".join([*lines, *self._page_of_tests()]) + "\n"
+
+    def _page_of_tests(self) -> list[str]:
+        """A line each, with what was wrong."""
+        head = ["", "## Tests", "", "| test | end | s | commit |", "|---|---|---|---|"]
+        ends = sorted((name, _verdict(row), row.get("why", ""), row) for name, row in self.tests.items())
+        rows = [f"| {name} | {end} {why} | {row['s']} | {row['commit'][:12]} |" for name, end, why, row in ends]
+        return [*head, *rows] if rows else []
 
 
 def _verdict(row: dict[str, Any]) -> str:

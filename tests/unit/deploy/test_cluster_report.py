@@ -1,0 +1,27 @@
+"""The report of a run on a cluster names what failed, until that has passed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.kube.cluster.report import ClusterReport
+
+
+def test_what_failed_is_named_until_it_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "e2e.json"
+    monkeypatch.setenv("E2E_REPORT", str(path))
+    report = ClusterReport.from_environment("a cluster")
+    report.add("point 1: install", has_passed=True, pods=12)
+    report.end("test_point_1", seconds=61.2)
+    report.end("test_point_2", seconds=4.0, why="no pod is ready")
+    page = path.with_suffix(".md").read_text()
+    assert "| test_point_2 | **Failed** no pod is ready | 4 |" in page
+    assert "| test_point_1 | Passed  | 61 |" in page
+
+    later = ClusterReport.from_environment("a cluster")  # one point alone, on top of what is there
+    later.end("test_point_2", seconds=5.0)
+    page = path.with_suffix(".md").read_text()
+    assert "Failed" not in page
+    assert "test_point_1" in page
