@@ -25,3 +25,16 @@ def test_what_failed_is_named_until_it_passes(tmp_path: Path, monkeypatch: pytes
     page = path.with_suffix(".md").read_text()
     assert "Failed" not in page
     assert "test_point_1" in page
+
+
+def test_two_runs_side_by_side_write_one_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "e2e.json"
+    monkeypatch.setenv("E2E_REPORT", str(path))
+    first, second = ClusterReport.from_environment("a cluster"), ClusterReport.from_environment("a cluster")
+    first.add("point 1: install", has_passed=True, pods=12)
+    second.add("point 2: tokens", has_passed=True, requests=4)
+    first.end("test_point_1", seconds=61.2)
+    page = path.with_suffix(".md").read_text()
+    assert "## point 1: install" in page
+    assert "## point 2: tokens" in page
+    assert "test_point_1" in page
