@@ -27,7 +27,7 @@ def refuse_unknown_fields(message: Message) -> None:
 
 
 def leave_out_later_fields(message: decode_pb2.Submit) -> None:
-    """What 0.1 does not know of an attempt, and refuses; nothing that an answer depends on.
+    """Clear what 0.1 does not know of an attempt, and refuses; nothing that an answer depends on.
 
     What does change an answer needs a feature (``core.features``), without which the message is not made.
     """
