@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -11,6 +12,24 @@ from tests.support.kube.cluster.commands import Kubectl
 from tests.support.kube.cluster.images import provide_images
 from tests.support.kube.cluster.report import ClusterReport
 from tests.support.kube.cluster.settings import ClusterSettings
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Points in the order of their numbers, and the short form last."""
+    items.sort(key=lambda item: [int(part) for part in re.findall(r"point_(\d+)", item.nodeid)[:1]] or [99])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Function, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails is in the report as well: it has no figures that would say so."""
+    ended = yield
+    report = item.funcargs.get("report")
+    if isinstance(report, ClusterReport) and (ended.failed or (ended.when == "call" and ended.passed)):
+        why = " ".join(f"{call.excinfo.value}".split())[:300].replace("|", "/") if call.excinfo else ""
+        report.end(item.name, seconds=call.duration, why=why or "failed" * ended.failed)
+    return ended
 
 
 @pytest.fixture(scope="session")

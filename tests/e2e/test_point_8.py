@@ -79,7 +79,7 @@ def apply(objects: list[Object]) -> None:
 def delete(objects: list[Object]) -> None:
     """Everything of the manifest, of the cluster's own kinds too."""
     text = "---\n".join(json.dumps(found) + "\n" for found in objects)
-    Kubectl()("delete", "--ignore-not-found", "--wait=false", "-f", "-", stdin=text)
+    Kubectl()("delete", "--ignore-not-found", "--wait=false", "-f", "-", stdin=text, timeout_s=300)
 
 
 def names(objects: list[Object]) -> set[Name]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import httpx
 import pytest
+from google.protobuf.message import Message
 
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc, embed_pb2, embed_pb2_grpc
 from stratos.common.errors import FeatureUnavailable
@@ -34,6 +36,8 @@ GRAMMAR = frozenset({Feature.GRAMMAR})
 PROMPT = list(range(20))
 UNKNOWN_FIELD = bytes([0b11111000, 0b00111111, 1])
 """Field 1023 as a varint: what a later build may send."""
+LAST_OF_0_1 = {"Submit": 13, "SamplingParams": 18, "RequestTerms": 6, "MeterTag": 8}
+"""Numbers of the last fields of messages that have grown since that release, which refuses those behind them."""
 
 
 async def ask_for_json(world: World) -> httpx.Response:
@@ -76,6 +80,25 @@ async def test_a_worker_from_before_columns_says_each_token_in_an_entry(knows_co
             assert answer.json()["choices"][0]["text"] == "hello world"
         assert bool(sum(session.num_in_columns for session in world.worker.sessions)) == knows_columns
         assert not world.metric("stratos_recoveries_total", cause="conflict")
+
+
+@pytest.mark.parametrize("takes_further", [True, False])
+async def test_a_worker_of_0_1_gets_no_field_that_it_refuses(takes_further: bool) -> None:
+    async with gateway_world(1) as world:
+        world.worker.takes_further = takes_further
+        assert (await world.http.post("/v1/completions", json={"model": "base", "prompt": "x"})).status_code == 200
+        later = list(later_fields(world.worker.submits[-1]))
+        assert bool(later) == takes_further, later
+
+
+def later_fields(message: Message) -> Iterator[str]:
+    """Names of fields that 0.1 did not know."""
+    for field, value in message.ListFields():
+        if field.number > LAST_OF_0_1.get(message.DESCRIPTOR.name, field.number):
+            yield field.name
+        elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            for inner in value if field.is_repeated else (value,):
+                yield from later_fields(inner)
 
 
 async def test_a_request_that_no_worker_understands_ends_with_a_reason_and_no_text() -> None:

@@ -91,8 +91,8 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
     acknowledged: list[str] = field(default_factory=list)
     is_hung: bool = False
     is_frozen: bool = False
-    knows_columns: bool = True
-    """Its build does; one from before them says each token in an entry of its own."""
+    knows_columns: bool = True  # one from before them says each token in an entry of its own
+    takes_further: bool = True  # several messages in one, which those of 0.1 do not
     sessions: list[FakeOutputSession] = field(default_factory=list)
     prompt_shift: dict[str, float] = field(default_factory=dict)  # of a prompt's log probabilities, by model digest
 
@@ -114,7 +114,7 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
         session = FakeOutputSession(context, has_columns=self.knows_columns and hello.hello.takes_token_columns)
         self.sessions.append(session)
         welcome = welcome_to_pb(self.ref, self.features)
-        welcome.protocol_version = self.protocol_version
+        welcome.takes_further, welcome.protocol_version = self.takes_further, self.protocol_version
         await context.write(decode_pb2.SessionResponse(welcome=welcome))
         life = asyncio.create_task(self._live(session))
         reads = asyncio.create_task(self._read(session))

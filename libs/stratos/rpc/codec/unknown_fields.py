@@ -1,4 +1,4 @@
-"""Fields of a message that this build does not know: a newer peer sent them, and they meant something."""
+"""Fields that one of two builds does not know: a newer peer's are refused, and a worker of 0.1 gets none of ours."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from stratos.common.errors import FeatureUnavailable
+
+LAST_OF_0_1 = {"EmbedRequest": 9, "Submit": 13, "SamplingParams": 18, "RequestTerms": 6, "MeterTag": 8}
+"""Highest field of messages that have later ones, or may."""
 
 
 def refuse_unknown_fields(message: Message) -> None:
@@ -23,3 +26,15 @@ def refuse_unknown_fields(message: Message) -> None:
             continue
         for inner in value if field.is_repeated else (value,):
             refuse_unknown_fields(inner)
+
+
+def leave_out_later_fields(message: Message) -> None:
+    """What 0.1 does not know of an attempt or a call that embeds, and refuses; nothing that an answer depends on.
+
+    What does change an answer needs a feature (``core.features``), without which the message is not made.
+    """
+    for field, value in message.ListFields():
+        if field.number > LAST_OF_0_1.get(message.DESCRIPTOR.name, field.number):
+            message.ClearField(field.name)
+        elif field.message_type is not None and not field.is_repeated:
+            leave_out_later_fields(value)

@@ -17,7 +17,7 @@ from stratos.rpc.clients.channel import translate_errors
 from stratos.rpc.clients.channel_pool import ChannelPool
 from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN, Dialer
 from stratos.rpc.codec.embedding import call_to_pb
-from stratos.rpc.codec.first_release import drop_newer_fields
+from stratos.rpc.codec.unknown_fields import leave_out_later_fields
 from stratos_gateway.access.contract import Gate
 
 MAX_CHANNELS = 64
@@ -58,7 +58,7 @@ class EmbeddingClient:
         try:
             answer = await self._asked(peer, worker, message)
         except FeatureUnavailable:  # a worker of 0.1 may be answering
-            drop_newer_fields(message)
+            leave_out_later_fields(message)
             answer = await self._asked(peer, worker, message)
         if self._gate is not None and self._gate.is_shut:  # before it is billed: the request may end here
             await self._gate.opened()

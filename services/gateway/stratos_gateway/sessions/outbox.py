@@ -21,7 +21,7 @@ class SessionOutbox:
 
     def __init__(self) -> None:
         self.takes_further = False
-        """The worker takes several messages in one; those of 0.1 do not."""
+        """The worker takes several messages in one."""
         self._waiting: deque[decode_pb2.SessionRequest] = deque()
         self._news = asyncio.Event()
 

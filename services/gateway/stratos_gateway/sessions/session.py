@@ -27,7 +27,7 @@ from stratos.core.placement import WorkerRef
 from stratos.core.requests.records import RequestKey
 from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN, Dialer
 from stratos.rpc.codec import generation as codec
-from stratos.rpc.codec.first_release import drop_newer_fields
+from stratos.rpc.codec.unknown_fields import leave_out_later_fields
 from stratos.rpc.codec.usage import counts_from_pb, usage_ack
 from stratos_gateway.access.contract import Gate
 from stratos_gateway.sessions.liveness import SessionConfig, SessionLiveness
@@ -139,8 +139,8 @@ class WorkerSession:
             message.terms.ClearField("pins")
         if Feature.KV_KEYS not in self._features:  # without a disk tier: a key goes where it is used, and nowhere else
             message.terms.ClearField("kv_key")
-        if not self._outbox.takes_further:
-            drop_newer_fields(message)
+        if not self._outbox.takes_further:  # a worker of 0.1 refuses what it does not know, whatever it is
+            leave_out_later_fields(message)
         if not self._outbox.put(decode_pb2.SessionRequest(submit=message, submit_number=number)):
             raise Overloaded(f"{self.worker.worker_id} does not take messages")
         self._num_submits = number

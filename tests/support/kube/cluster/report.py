@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,21 +21,20 @@ HEAD = ("passed", "ended", "commit", "cpu")
 class ClusterReport:
     """Points as they end, written after each: a run that is cut off leaves what it found.
 
-    A report that is there is added to, so that points may run one by one; each names its commit.
+    A report that is there is added to, so that points may run one by one, or side by side; each names its commit.
     """
 
     path: Path | None
     cluster: str
     points: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tests: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Each that has ended, failed ones too: those have no figures."""
 
     @classmethod
     def from_environment(cls, cluster: str) -> ClusterReport:
         """Into the file E2E_REPORT, or nowhere."""
         path = os.environ.get("E2E_REPORT")
-        report = cls(Path(path) if path else None, cluster)
-        if report.path is not None and report.path.exists():
-            report.points = json.loads(report.path.read_text())["points"]
-        return report
+        return cls(Path(path) if path else None, cluster)
 
     def add(self, point: str, *, has_passed: bool, **figures: Any) -> None:
         facts = read_environment()
@@ -42,12 +44,34 @@ class ClusterReport:
             "commit": facts["commit"],
             "cpu": facts["cpu"],
         }
-        self.points[point] = head | figures
-        if self.path is not None:
-            content = {"cluster": self.cluster, "environment": read_environment(), "points": self.points}
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_text(json.dumps(content, indent=1) + "\n")
+        with self._file():
+            self.points[point] = head | figures
+
+    def end(self, test: str, *, seconds: float, why: str = "") -> None:
+        """A test is over; ``why`` it failed, empty where it passed."""
+        row = {"passed": not why, "s": round(seconds), "commit": read_environment()["commit"]}
+        with self._file():
+            self.tests[test] = row | ({"why": why} if why else {})
+
+    @contextmanager
+    def _file(self) -> Iterator[None]:
+        """What it has now, for a change, which is written; no other run does so at the same time."""
+        if self.path is None:
+            yield
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            if self.path.exists():
+                content = json.loads(self.path.read_text())
+                self.points, self.tests = content["points"], content.get("tests", {})
+            yield
+            content = {"cluster": self.cluster, "environment": read_environment()}
+            self.path.write_text(json.dumps(content | {"points": self.points, "tests": self.tests}, indent=1) + "\n")
             self.path.with_suffix(".md").write_text(self.page())
+        finally:
+            os.close(folder)
 
     def page(self) -> str:
         """Markdown."""
@@ -70,7 +94,14 @@ class ClusterReport:
                 "|---|---|",
                 *(f"| {name.replace('_', ' ')} | {_cell(value)} |" for name, value in figures.items()),
             ]
-        return "\n".join(lines) + "\n"
+        return "\n".join([*lines, *self._page_of_tests()]) + "\n"
+
+    def _page_of_tests(self) -> list[str]:
+        """A line each, with what was wrong."""
+        head = ["", "## Tests", "", "| test | end | s | commit |", "|---|---|---|---|"]
+        ends = sorted((name, _verdict(row), row.get("why", ""), row) for name, row in self.tests.items())
+        rows = [f"| {name} | {end} {why} | {row['s']} | {row['commit'][:12]} |" for name, end, why, row in ends]
+        return [*head, *rows] if rows else []
 
 
 def _verdict(row: dict[str, Any]) -> str:

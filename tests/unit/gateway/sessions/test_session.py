@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import gc
 import weakref
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from stratos.common.errors import StratosError
 from stratos.core.generation import ChoiceDelta, RequestDelta, Submission
 from stratos.core.placement import WorkerRole
 from stratos.core.requests.records import RequestKey
-from stratos.core.requests.terms import RequestTerms
 from stratos_gateway.sessions.liveness import SessionConfig
 from stratos_gateway.sessions.session import WorkerSession
 from tests.support.fakes.scripted_worker import ScriptedWorker
@@ -62,18 +60,15 @@ class Worker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
 
     role = WorkerRole.DECODE
 
-    def __init__(self, *, takes_further: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__("w")
-        self.takes_further = takes_further
         self.heard: list[decode_pb2.SessionRequest] = []
         self.down: asyncio.Queue[decode_pb2.SessionResponse] = asyncio.Queue()
 
     async def Session(self, request_iterator: Any, context: Any) -> None:
         await context.read()
         ref = common_pb2.WorkerRef(worker_id=self.worker_id, incarnation=self.ref.incarnation)
-        await context.write(
-            decode_pb2.SessionResponse(welcome=decode_pb2.Welcome(worker=ref, takes_further=self.takes_further))
-        )
+        await context.write(decode_pb2.SessionResponse(welcome=decode_pb2.Welcome(worker=ref)))
         for _ in range(2):
             self.heard.append(await context.read())
         while True:
@@ -98,8 +93,8 @@ def columns(
 class Opened:
     """A session whose worker says what it is told to, and two attempts."""
 
-    def __init__(self, *, takes_further: bool = False) -> None:
-        self.worker = Worker(takes_further=takes_further)
+    def __init__(self) -> None:
+        self.worker = Worker()
         self.sinks = (Sink(), Sink())
 
     async def __aenter__(self) -> Opened:
@@ -109,20 +104,12 @@ class Opened:
         self.session = WorkerSession(self.worker.ref, Ticking(), SessionConfig(silence_timeout_s=9, step_timeout_s=9))
         await self.session.open(30.0)
         for name, sink in zip("ab", self.sinks, strict=True):
-            request = dataclasses.replace(make_request([1], name), terms=RequestTerms(tenant_name="acme", age_s=1))
-            self.session.submit(Submission(request=request, model_digest="fake"), sink)
+            self.session.submit(Submission(request=make_request([1], name), model_digest="fake"), sink)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.session.close()
         await self.worker.server.stop(0)
-
-
-@pytest.mark.parametrize("is_older", [True, False])
-async def test_a_worker_of_the_first_release_is_told_nothing_that_it_would_refuse(*, is_older: bool) -> None:
-    async with Opened(takes_further=not is_older) as opened:
-        await eventually(lambda: opened.worker.heard, "a message")
-        assert opened.worker.heard[0].submit.terms.tenant_name == ("" if is_older else "acme")
 
 
 async def test_submits_say_their_numbers_and_columns_name_them() -> None:
