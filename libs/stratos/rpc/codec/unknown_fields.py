@@ -29,7 +29,7 @@ def refuse_unknown_fields(message: Message) -> None:
 
 
 def leave_out_later_fields(message: Message) -> None:
-    """What 0.1 does not know of an attempt or a call that embeds, and refuses; nothing that an answer depends on.
+    """Clear what 0.1 does not know of an attempt or a call that embeds, and refuses; no answer depends on it.
 
     What does change an answer needs a feature (``core.features``), without which the message is not made.
     """
