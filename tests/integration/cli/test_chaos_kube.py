@@ -26,7 +26,7 @@ from stratos.cli.chaos.kube.channels import forwarded, run_python
 from stratos.cli.chaos.kube.cluster_faults import CLUSTER, ClusterFaults
 from stratos.cli.chaos.kube.cluster_target import ClusterTarget
 from stratos.cli.chaos.kube.node_pods import NodePods
-from stratos.cli.chaos.kube.release import Release, ReleasePlace
+from stratos.cli.chaos.kube.release import Release, ReleasePlace, metric_of
 from stratos.cli.chaos.kube.rights import check_rights, rights_for
 from stratos.common.errors import BadRequest, DependencyDown, NotFound, PermissionDenied
 from tests.support.fakes.kubernetes_pods import NAMESPACE, NODE, READY, FakePods, fake_pods
@@ -248,10 +248,11 @@ async def test_connections_go_to_the_ready_gateways_by_turns_and_end_with_them(u
             for _ in range(2):
                 assert (await client.get(f"http://{address}/", headers={"connection": "close"})).status_code == 200
             assert set(picked) == set(ports)
-            assert await release.metric(await release.pod("gateway-0"), "running") == 5
-            assert await release.metric(await release.pod("gateway-1"), "running", {"pool": "b"}) == 3
+            first, second = [await release.metrics(await release.pod(name)) for name in ("gateway-0", "gateway-1")]
+            assert metric_of(first, "running") == 5
+            assert metric_of(second, "running", {"pool": "b"}) == 3
             with pytest.raises(NotFound, match="no metric walking"):
-                await release.metric(await release.pod("gateway-0"), "walking")
+                metric_of(first, "walking")
             with pytest.raises(httpx.RemoteProtocolError):
                 await client.get(f"http://{address}/half", headers={"connection": "close"})
             cluster.pods.clear()

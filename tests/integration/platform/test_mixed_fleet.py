@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import httpx
 import pytest
-from google.protobuf.message import Message
 
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc, embed_pb2, embed_pb2_grpc
 from stratos.common.errors import FeatureUnavailable
@@ -18,6 +16,7 @@ from stratos.core.features import PROTOCOL_VERSION, Feature
 from stratos.core.placement import WorkerRole
 from stratos.rpc.clients.channel import channel
 from stratos.rpc.errors import from_rpc_error
+from tests.support.reference.first_release import unknown_fields
 from tests.support.waiting import eventually
 from tests.support.worlds.gateway_world import World, gateway_world
 from tests.support.worlds.router_world import (
@@ -36,8 +35,6 @@ GRAMMAR = frozenset({Feature.GRAMMAR})
 PROMPT = list(range(20))
 UNKNOWN_FIELD = bytes([0b11111000, 0b00111111, 1])
 """Field 1023 as a varint: what a later build may send."""
-LAST_OF_0_1 = {"Submit": 13, "SamplingParams": 18, "RequestTerms": 6, "MeterTag": 8}
-"""Numbers of the last fields of messages that have grown since that release, which refuses those behind them."""
 
 
 async def ask_for_json(world: World) -> httpx.Response:
@@ -87,18 +84,8 @@ async def test_a_worker_of_0_1_gets_no_field_that_it_refuses(takes_further: bool
     async with gateway_world(1) as world:
         world.worker.takes_further = takes_further
         assert (await world.http.post("/v1/completions", json={"model": "base", "prompt": "x"})).status_code == 200
-        later = list(later_fields(world.worker.submits[-1]))
+        later = list(unknown_fields(world.worker.submits[-1]))
         assert bool(later) == takes_further, later
-
-
-def later_fields(message: Message) -> Iterator[str]:
-    """Names of fields that 0.1 did not know."""
-    for field, value in message.ListFields():
-        if field.number > LAST_OF_0_1.get(message.DESCRIPTOR.name, field.number):
-            yield field.name
-        elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
-            for inner in value if field.is_repeated else (value,):
-                yield from later_fields(inner)
 
 
 async def test_a_request_that_no_worker_understands_ends_with_a_reason_and_no_text() -> None:

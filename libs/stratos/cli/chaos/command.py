@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stratos.cli.chaos.agreement import BREAK_FLAG, OWN_DATA_DIR, check_may_break, check_may_break_cluster
 from stratos.cli.commands.shared import RunOption, explained_errors
 from stratos.common.errors import BadRequest, NotFound, StratosError
 
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from stratos.cli.chaos.report import ChaosReport, ChaosRow
     from stratos.cli.chaos.target import BreakablePlatform
 
-OWN_DATA_DIR = Path(".stratos-chaos")
-"""Made to be broken: no client depends on it."""
-BREAK_FLAG = "--yes-break-things"
 _OF_KUBE = "With --kube: "
 
 
@@ -79,24 +77,6 @@ def chaos(
         asyncio.run(_run_until_signalled(_run(opened, faults or (), lasting, found)))
     typer.echo("\n" + "\n".join(promise_table(observed_promises(found.rows))))
     raise typer.Exit(0 if all(row.passed for row in found.rows) else 1)
-
-
-def check_may_break(data_dir: Path, *, is_agreed: bool) -> None:
-    """Raise ``BadRequest`` where clients may need what is going to be broken."""
-    if not is_agreed and data_dir.resolve() != OWN_DATA_DIR.resolve():
-        raise BadRequest(
-            f"this kills and stops processes of the platform in {data_dir}, while its clients wait: say {BREAK_FLAG}, "
-            f"or start another platform with `stratos up --data-dir {OWN_DATA_DIR}`"
-        )
-
-
-def check_may_break_cluster(place: ReleasePlace, *, is_agreed: bool) -> None:
-    """Raise ``BadRequest`` where it was not said: a cluster is never made for this alone."""
-    if not is_agreed:
-        raise BadRequest(
-            f"this kills and stops pods of the release {place.release} in {place.namespace}, while its clients wait: "
-            f"say {BREAK_FLAG}"
-        )
 
 
 def parse_scenarios(

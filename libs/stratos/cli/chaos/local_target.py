@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import httpx
 
+from stratos.cli.chaos.agreement import check_may_take
 from stratos.cli.chaos.faults.contract import Proof
-from stratos.cli.chaos.faults.fault import BREAK_FLAG, LOCAL, Fault, Repertoire
+from stratos.cli.chaos.faults.fault import LOCAL, Fault, Repertoire
 from stratos.cli.chaos.streams import NUM_TOKENS
-from stratos.cli.chaos.target import RETURN_TIMEOUT_S, moved_in, new_tenant, wait_known, within
+from stratos.cli.chaos.target import (
+    RETURN_TIMEOUT_S,
+    Exposition,
+    moved_in,
+    new_tenant,
+    remove_each,
+    wait_known,
+    within,
+)
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
 from stratos.cli.drain.worker import DrainOutcome, drain_worker
@@ -26,12 +33,6 @@ from stratos.cli.status import read_status
 from stratos.common.errors import BadRequest, DependencyDown, NotFound, StratosError
 
 METRICS_TIMEOUT_S = 30.0
-
-
-def check_may_take(store: Path, data_dir: Path, *, is_agreed: bool) -> None:
-    """Raise ``BadRequest`` where other platforms may need an object store that is going to be away."""
-    if not is_agreed and not store.resolve().is_relative_to(data_dir.resolve()):
-        raise BadRequest(f"the object store {store} lies outside {data_dir}, so others may need it: say {BREAK_FLAG}")
 
 
 @dataclass(slots=True)
@@ -100,12 +101,9 @@ class ChaosTarget:
             NotFound: there is no such process, or it has no such metric.
             DependencyDown: it does not answer.
         """
-        text = (await self._ask(name, "metrics")).text
-        if f"\n# TYPE {metric} " not in f"\n{text}":
-            raise NotFound(f"{name} has no metric {metric}")
-        lines = [line.rpartition(" ") for line in text.splitlines() if re.match(rf"{metric}[ {{]", line)]
+        shown = Exposition(name, (await self._ask(name, "metrics")).text)
         labels = [f'reason="{reason}"' for reason in reasons]
-        return sum(float(value) for series, _, value in lines if not labels or any(one in series for one in labels))
+        return shown.total(metric, lambda series: not labels or any(label in series for label in labels))
 
     async def clock_ahead_s(self, name: str) -> float:
         """By the time that its answer bears, which is whole seconds. Raises as ``metric``."""
@@ -177,10 +175,7 @@ class ChaosTarget:
 
     async def remove_tenants(self) -> None:
         """Delete the tenants that were made here, and their keys with them."""
-        while self.tenants:
-            with suppress(NotFound):
-                await remove_tenant(self.facts, tenant=self.tenants[-1])
-            self.tenants.pop()
+        await remove_each(self.tenants, lambda tenant: remove_tenant(self.facts, tenant=tenant))
 
     async def is_busy(self, names: Collection[str]) -> bool:
         """Whether one of these workers has requests or hand-offs, as routers know it."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Protocol
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import httpx
 
 from stratos.cli.chaos.faults.contract import Proof
 from stratos.cli.chaos.faults.fault import Fault, Repertoire
-from stratos.common.errors import DependencyDown
+from stratos.common.errors import DependencyDown, NotFound
 
 RETURN_TIMEOUT_S = 240.0
 KEY_TIMEOUT_S = 60.0
@@ -74,6 +77,33 @@ class BreakablePlatform(Protocol):
 def new_tenant() -> str:
     """Name of a tenant that no run has had."""
     return f"chaos-{time.monotonic_ns()}"
+
+
+async def remove_each(tenants: list[str], remove: Callable[[str], Awaitable[Any]]) -> None:
+    """Delete tenants; those that cannot be are left in the list. Raises what ``remove`` does, but ``NotFound``."""
+    while tenants:
+        with suppress(NotFound):
+            await remove(tenants[-1])
+        tenants.pop()
+
+
+@dataclass(frozen=True, slots=True)
+class Exposition:
+    """Metrics that a process shows."""
+
+    owner: str
+    text: str
+
+    def total(self, metric: str, is_meant: Callable[[str], bool]) -> float:
+        """Sum over the series of a metric that are meant, by their names and labels.
+
+        Raises:
+            NotFound: the process has no such metric.
+        """
+        if f"\n# TYPE {metric} " not in f"\n{self.text}":
+            raise NotFound(f"{self.owner} has no metric {metric}")
+        lines = [line.rpartition(" ") for line in self.text.splitlines() if re.match(rf"{metric}[ {{]", line)]
+        return sum(float(value) for series, _, value in lines if is_meant(series))
 
 
 def moved_in(logs: Iterable[str], name: str) -> set[str]:

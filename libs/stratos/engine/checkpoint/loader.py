@@ -188,12 +188,13 @@ class CheckpointReader:
 
     def lm_head(self) -> AnyWeight | None:
         """Output projection [vocab, hidden]; ``None`` when it is the embedding as floats."""
-        stored = self._tensors[EMBEDDING if self._config.tie_word_embeddings else LM_HEAD]
+        name = EMBEDDING if self._config.tie_word_embeddings else LM_HEAD
+        stored = self._tensors[name]
         if self._stays_codes(stored):
             return stored.codes()
         if rounds_head(self._rounding) and can_round(stored.shape[1], HEAD_KIND):
-            return rounded(self._read(EMBEDDING if self._config.tie_word_embeddings else LM_HEAD), HEAD_KIND)
-        return None if self._config.tie_word_embeddings else self._read(LM_HEAD)
+            return rounded(self._read(name), HEAD_KIND)
+        return None if self._config.tie_word_embeddings else self._read(name)
 
     def attention(self, layer: int) -> AttentionWeights:
         """Read and fuse the norms and the attention of one layer."""

@@ -23,6 +23,7 @@ from stratos.engine.checkpoint.weight_schemes import (
     NF4,
     NF4_GROUP,
     LinearScheme,
+    kind_of_layers,
 )
 
 Rounding = Literal["int8", "int4", "fp8", "mxfp4", "nf4", "llm-int8", "int8+head", "int4+head"]
@@ -32,7 +33,7 @@ _LARGEST = {"int8": 127.0, "int4": 7.0, "fp8": 448.0}
 
 def rounded(weight: Tensor, kind: str) -> QuantisedWeight:
     """Codes of a weight [outputs, inputs] of any float type; one that is all zeros gets scales of 1."""
-    floats, kind = weight.float(), kind.removesuffix("+head")
+    floats, kind = weight.float(), kind_of_layers(kind)
     if kind in _OWN:
         return _OWN[kind](floats)
     group = GROUP_STEP if kind == "int4" else weight.shape[1]

@@ -55,13 +55,19 @@ def label_at_load(quantization: str) -> str:
     return f"{ROUNDED[quantization].label}{'-and-head' * rounds_head(quantization)}-at-load"
 
 
+_AND_HEAD = "+head"
 HEAD_KIND = "int8"
 """What an output layer is quantised to at load: it chooses the token, and four bits would choose others too often."""
 
 
 def rounds_head(quantization: str) -> bool:
     """Whether the output layer is quantised at load as well."""
-    return quantization.endswith("+head")
+    return quantization.endswith(_AND_HEAD)
+
+
+def kind_of_layers(quantization: str) -> str:
+    """Scheme that the other layers are quantised to at load, as the setting calls it."""
+    return quantization.removesuffix(_AND_HEAD)
 
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)

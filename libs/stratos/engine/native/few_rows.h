@@ -1,5 +1,5 @@
 // A few rows times codes in the order of the tile instruction (tile_order.h), by vectors: every code becomes a float in
-// registers, once for all rows, where tiles would wait for what is widened into memory.  codes.h includes this.
+// registers, once for all rows, where tiles would wait for what is widened into memory.  code_panel.h includes this.
 #pragma once
 
 // Fewer rows than tiles are faster for, of weights that come from memory.
@@ -46,8 +46,8 @@ template <int64_t SCHEME, bool HAS_ZEROS, int J> static inline Halves halves(ive
 // The even and the odd inputs of 16 units of a row.
 struct RowHalves {
     alignas(64) float even[TileUnits::STEP], odd[TileUnits::STEP];
-    void read(const float *x, int units = TileUnits::STEP) {
-        const Halves both = halves_of_bf16(vload(x, units));
+    void read(const float *x) {
+        const Halves both = halves_of_bf16(vload(x));
         vstore(even, both.even), vstore(odd, both.odd);
     }
 };
@@ -76,8 +76,8 @@ template <int ROWS> struct StepSums {  // of one step, from zero
 };
 
 template <int64_t SCHEME, bool HAS_ZEROS, int ROWS, int J = 0>
-__attribute__((always_inline)) static inline void add_word(const uint32_t *words, vec table, const vec *zeros, const RowHalves *x, int unit,
-                            StepSums<ROWS> &sums) {
+__attribute__((always_inline)) static inline void add_word(const uint32_t *words, vec table, const vec *zeros,
+                                                           const RowHalves *x, int unit, StepSums<ROWS> &sums) {
 #pragma GCC unroll 4
     for (int v = 0; v < STRIP; v++)
         sums.add(halves<SCHEME, HAS_ZEROS, J>(iload(words + v * LANES), table, zeros[v]), x, unit + J, v);

@@ -1,10 +1,12 @@
-// A few rows times K-quants and NVFP4 in the order of the tile instruction, by vectors, as few_rows.h; k_quants.h includes this.
+// A few rows times K-quants and NVFP4 in the order of the tile instruction, by vectors, as few_rows.h; k_quants.h
+// includes this.
 #pragma once
 
 // Floats of the codes in the lowest bits of lanes whose other bits are arbitrary, but for Q6_K: there 16 bits are the code's.
 template <int64_t SCHEME> struct KFloats {
     vec low, high;
-    KFloats() : low(SCHEME == NVFP4_CODES ? nibble_floats<MXFP4_CODES>(0) : vload(SIXTEEN_INTEGERS)), high(vadd(low, vset(16))) {}
+    KFloats()
+        : low(SCHEME == NVFP4_CODES ? nibble_floats<MXFP4_CODES>(0) : vload(SIXTEEN_INTEGERS)), high(vadd(low, vset(16))) {}
     inline vec of(ivec code) const {
         if (SCHEME == Q5_K_CODES) return _mm512_permutex2var_ps(low, code, high);
         if (SCHEME != Q6_K_CODES) return _mm512_permutexvar_ps(code, low);
@@ -15,8 +17,8 @@ template <int64_t SCHEME> struct KFloats {
 };
 
 template <int64_t SCHEME, int ROWS, int J = 0>
-__attribute__((always_inline)) static inline void add_k_word(const KWord<SCHEME> *words, const KFloats<SCHEME> &floats, const RowHalves *x, int unit,
-                              StepSums<ROWS> &sums) {
+__attribute__((always_inline)) static inline void add_k_word(const KWord<SCHEME> *words, const KFloats<SCHEME> &floats,
+                                                             const RowHalves *x, int unit, StepSums<ROWS> &sums) {
 #pragma GCC unroll 4
     for (int v = 0; v < STRIP; v++) {
         const bool is_nibble = KQuant<SCHEME>::HIGH_BITS == 0;

@@ -225,7 +225,8 @@ template <class U, int64_t SCHEME> struct KBlock {
 
 // A step of the tile instruction is 32 inputs: the half that is not of a group of 16 is zeros.
 template <int64_t SCHEME> struct KBlock<TileUnits, SCHEME> {
-    static constexpr int64_t FEW_ROWS = SCHEME == Q6_K_CODES ? 2 : 1, GAP = KQuant<SCHEME>::GROUPS > 1 ? 8 * PANEL : 0, AHEAD = AHEAD_WORDS;
+    static constexpr int64_t FEW_ROWS = SCHEME == Q6_K_CODES ? 2 : 1, AHEAD = AHEAD_WORDS;
+    static constexpr int64_t GAP = KQuant<SCHEME>::GROUPS > 1 ? 8 * PANEL : 0;
     static void multiply(ItemScope<TileUnits> &scope, const uint32_t *step, const float *wide, int g, const float *x,
                          int64_t stride, const KGroup &end, int64_t row, int rows, float *totals) {
         if (!wide) BY_FEW_ROWS(rows, return (few_rows_k_product<SCHEME, R>(step, g, x, stride, end, row, totals)))

@@ -19,7 +19,7 @@ from stratos.core.files.safetensors_header import ALL_BYTES, read_safetensors_he
 from stratos.engine.checkpoint.gguf.kept_codes import HEAD, KEPT_BYTES, TABLE, kept_schemes
 from stratos.engine.checkpoint.model_config import DecoderConfig, parse_decoder_config
 from stratos.engine.checkpoint.tensor_names import CODED_SUFFIXES, LINEAR_SUFFIXES, expected_shapes
-from stratos.engine.checkpoint.weight_schemes import HEAD_KIND, LinearScheme, can_round, rounds_head
+from stratos.engine.checkpoint.weight_schemes import HEAD_KIND, LinearScheme, can_round, kind_of_layers, rounds_head
 from stratos.engine.sizing.operations import layer_operations, output_operations
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -90,7 +90,7 @@ class ModelNeed:
             if name.endswith(LINEAR_SUFFIXES) and len(shape) == 2 and can_round(shape[1], kind)
         )
         linear = min(linear, self.num_read)
-        code_bytes = int(linear * ROUNDED_BYTES[kind.removesuffix("+head")])
+        code_bytes = int(linear * ROUNDED_BYTES[kind_of_layers(kind)])
         if rounds_head(kind) and model.has_lm_head and can_round(model.hidden_size, HEAD_KIND):
             head = model.vocab_size * model.hidden_size
             linear, code_bytes = linear + head, code_bytes + int(head * ROUNDED_BYTES[HEAD_KIND])

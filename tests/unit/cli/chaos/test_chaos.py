@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from stratos.cli.chaos.command import OWN_DATA_DIR, check_may_break, check_may_break_cluster, parse_scenarios
+from stratos.cli.chaos.agreement import OWN_DATA_DIR, check_may_break, check_may_break_cluster, check_may_take
+from stratos.cli.chaos.command import parse_scenarios
 from stratos.cli.chaos.faults.fault import FAULTS, Fault
 from stratos.cli.chaos.kube.cluster_faults import CLUSTER
 from stratos.cli.chaos.kube.release import ReleasePlace
-from stratos.cli.chaos.local_target import check_may_take
 from stratos.cli.chaos.promises import PROMISES, observed_promises, promise_table
 from stratos.cli.chaos.report import ChaosReport, ChaosRow
 from stratos.common.errors import BadRequest, NotFound

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,11 +10,8 @@ from google.protobuf.message import Message
 
 from stratos.api.worker.v1 import decode_pb2, embed_pb2
 from stratos.rpc.codec.unknown_fields import leave_out_later_fields
+from tests.support.reference.first_release import unknown_fields
 
-KNOWN = {"EmbedRequest": 9, "EmbedInput": 1, "Submit": 13, "MeterTag": 8, "SamplingParams": 18, "Watermark": 4,
-         "Grammar": 2, "TokenSequence": 1, "ChoiceState": 3, "WorkerRef": 4, "TraceContext": 2, "AdapterRef": 2,
-         "RequestTerms": 6}  # fmt: skip
-"""Highest field of each message in the release, whose numbers have no gaps."""
 VALUES: dict[int, Any] = {
     FieldDescriptor.CPPTYPE_STRING: "x",
     FieldDescriptor.CPPTYPE_BOOL: True,
@@ -43,16 +39,6 @@ def fill(message: Message) -> None:
                 getattr(message, field.name).append(value)
             else:
                 setattr(message, field.name, value)
-
-
-def unknown_fields(message: Message) -> Iterator[tuple[str, str]]:
-    """Fields that have a value and are not in the release."""
-    for field, value in message.ListFields():
-        if field.number > KNOWN[message.DESCRIPTOR.name]:
-            yield message.DESCRIPTOR.name, field.name
-        elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
-            for inner in value if field.is_repeated else (value,):
-                yield from unknown_fields(inner)
 
 
 @pytest.mark.parametrize("kind", [decode_pb2.Submit, embed_pb2.EmbedRequest])

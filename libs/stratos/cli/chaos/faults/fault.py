@@ -46,7 +46,6 @@ LOSING = ("kill", "reset")
 """Clients of a gateway that suffers these lose their connections."""
 SWEEPING = ("drain-node",)
 """Strike whatever runs there, gateways too."""
-BREAK_FLAG = "--yes-break-things"
 STORE = "object-store"
 """The only target of ``gone``."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Collection
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 import httpx
@@ -17,9 +17,9 @@ from stratos.cli.chaos.kube.api import KubeApi, Object
 from stratos.cli.chaos.kube.channels import forwarded
 from stratos.cli.chaos.kube.cluster_faults import CLUSTER, ClusterFaults, is_from_nodes
 from stratos.cli.chaos.kube.node_pods import NodePods
-from stratos.cli.chaos.kube.release import Release, ReleasePlace, component
+from stratos.cli.chaos.kube.release import Release, ReleasePlace, component, metric_of
 from stratos.cli.chaos.kube.rights import check_rights, rights_for
-from stratos.cli.chaos.target import RETURN_TIMEOUT_S, moved_in, new_tenant, wait_known, within
+from stratos.cli.chaos.target import RETURN_TIMEOUT_S, moved_in, new_tenant, remove_each, wait_known, within
 from stratos.common.errors import BadRequest, DependencyDown, NotFound, StratosError
 
 WORKERS = ("decode-worker", "prefill-worker")
@@ -82,10 +82,7 @@ class ClusterTarget:
 
     async def remove_tenants(self) -> None:
         """Delete the tenants that were made here."""
-        while self.tenants:
-            with suppress(NotFound):
-                await self.admin.remove_tenant(self.tenants[-1])
-            self.tenants.pop()
+        await remove_each(self.tenants, self.admin.remove_tenant)
 
     async def is_whole(self) -> bool:
         """Every pod is ready, and every router knows each worker as one that is not out."""
@@ -101,8 +98,8 @@ class ClusterTarget:
 
     async def _num_seen(self, router: Object) -> float:
         """Workers that a router knows, but those that are out: some may sleep."""
-        num_known = await self.release.metric(router, ROUTER_WORKERS)
-        return num_known - await self.release.metric(router, ROUTER_WORKERS, {"state": "out"})
+        shown = await self.release.metrics(router)
+        return metric_of(shown, ROUTER_WORKERS) - metric_of(shown, ROUTER_WORKERS, {"state": "out"})
 
     async def wait_whole(self) -> None:
         """Wait for that."""
@@ -112,8 +109,9 @@ class ClusterTarget:
         """Whether one of these workers has sequences, as it says itself."""
         try:
             pods = await self.release.pods()
-            asked = [self.release.metric(pods[name], *one) for name in names if name in pods for one in WORK]
-            return any(await asyncio.gather(*asked))
+            all_shown = await asyncio.gather(*(self.release.metrics(pods[name]) for name in names if name in pods))
+            counts = [metric_of(shown, *one) for shown in all_shown for one in WORK]
+            return any(counts)
         except StratosError:
             return False
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import httpx
 
 from stratos.cli.chaos.kube.api import KubeApi, Object
 from stratos.cli.chaos.kube.channels import forwarded
+from stratos.cli.chaos.target import Exposition
 from stratos.common.errors import BadRequest, DependencyDown, NotFound, StratosError
 
 NUMBERED = {"gateway": "gateway", "router": "router", "prefill-worker": "prefill", "decode-worker": "decode"}
@@ -96,21 +97,8 @@ class Release:
             str(one["metadata"]["name"]) for one in deployments if not _is_complete(one)
         ]
 
-    async def metric(self, pod: Object, metric: str, labels: Mapping[str, str] | None = None) -> float:
-        """Sum over the series of a metric that a pod shows, of these labels alone.
-
-        Raises:
-            NotFound: it has no such metric.
-            DependencyDown: it does not answer.
-        """
-        text = await self._metrics(pod)
-        if f"\n# TYPE {metric} " not in f"\n{text}":
-            raise NotFound(f"{pod['metadata']['name']} has no metric {metric}")
-        lines = [line.rpartition(" ") for line in text.splitlines() if re.match(rf"{metric}[ {{]", line)]
-        wanted = [f'{name}="{value}"' for name, value in (labels or {}).items()]
-        return sum(float(value) for series, _, value in lines if all(one in series for one in wanted))
-
-    async def _metrics(self, pod: Object) -> str:
+    async def metrics(self, pod: Object) -> Exposition:
+        """Metrics of a pod. Raises ``DependencyDown``: it does not answer."""
         where = self.pod_path(pod), port_of(pod, "metrics")
 
         async def pick() -> tuple[str, int]:
@@ -120,7 +108,7 @@ class Release:
             try:
                 async with httpx.AsyncClient(trust_env=False, timeout=TIMEOUT_S) as client:
                     answer = await client.get(f"http://{address}/metrics", headers={"connection": "close"})
-                    return answer.raise_for_status().text
+                    return Exposition(pod["metadata"]["name"], answer.raise_for_status().text)
             except httpx.HTTPError as error:
                 raise DependencyDown(f"{pod['metadata']['name']} shows no metrics: {error!r}") from error
 
@@ -133,13 +121,11 @@ class Release:
     async def _broken_handoffs(self, pod: Object) -> float:
         name, received = "stratos_kv_handoffs_total", {"side": "receiver"}
         try:
-            ended, *good = await asyncio.gather(
-                self.metric(pod, name, received),
-                *(self.metric(pod, name, received | {"outcome": outcome}) for outcome in ("committed", "part")),
-            )
+            shown = await self.metrics(pod)
+            good = [metric_of(shown, name, received | {"outcome": outcome}) for outcome in ("committed", "part")]
+            return metric_of(shown, name, received) - sum(good)
         except StratosError:
             return 0.0
-        return ended - sum(good)
 
     async def logs(self, pods: Collection[Object], since_s: float) -> list[str]:
         """Logs of the pods, also before a restart."""
@@ -152,6 +138,12 @@ class Release:
             return await self.api.text(f"{self.pod_path(pod)}/log", [*params, ("previous", str(previous).lower())])
         except (BadRequest, NotFound):  # it has not been restarted, or is gone
             return ""
+
+
+def metric_of(shown: Exposition, metric: str, labels: Mapping[str, str] = MappingProxyType({})) -> float:
+    """Sum over the series of a metric that have these labels. Raises ``NotFound``: there is no such metric."""
+    wanted = [f'{name}="{value}"' for name, value in labels.items()]
+    return shown.total(metric, lambda series: all(one in series for one in wanted))
 
 
 def component(pod: Object) -> str:

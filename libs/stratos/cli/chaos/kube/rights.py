@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from stratos.cli.chaos.kube.api import KubeApi
+from stratos.cli.chaos.kube.cluster_faults import FROM_NODES
 from stratos.common.errors import PermissionDenied
 
 
@@ -40,7 +41,7 @@ def rights_for(kinds: Collection[str], namespace: str, *, has_key: bool) -> list
         found += [Right("watch", "pods", namespace), Right("create", "pods/eviction", namespace)]
     if "drain-node" in kinds:
         found += [Right("get", "nodes"), Right("patch", "nodes")]
-    if {"kill", "stop", "slow", "partition"} & set(kinds):
+    if set(FROM_NODES) & set(kinds):
         found += [Right(verb, "namespaces") for verb in ("create", "delete")]
         found += [Right(verb, "pods") for verb in ("create", "get")]
         found += [Right(verb, "pods/exec") for verb in ("get", "create")]
