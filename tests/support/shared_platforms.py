@@ -42,7 +42,7 @@ class RoomScheduling(LoadFileScheduling):
         return left[0][1] if left else None
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        side = bool(self.nodes.index(node) % 2)
+        side = bool(int(node.gateway.id.removeprefix("gw")) % 2)  # not by who came first, which is chance
         if (first := next((scope for scope in self.workqueue if mostly_waits(scope) is side), None)) is not None:
             self.workqueue.move_to_end(first, last=False)
         with suppress(OSError):  # it has died, and the news of it comes next: what was its own is handed out again

@@ -31,8 +31,8 @@ from tests.support.waiting import eventually
 from tests.support.worlds.gateway_world import LIMIT_S, FakeDecodeWorker
 
 PATIENCE_S = 60
-"""With Redis, in place of the product's 0.8 s: where gateways, their clients and workers share one event loop, a busy
-machine keeps them from its answers for longer, and they would take it for lost."""
+"""With Redis and a worker's first answer, in place of the product's 0.8 and 2 s: where gateways, their clients and workers
+share one event loop, a busy machine keeps them from an answer for longer, and they would take both for lost."""
 
 
 @dataclass
@@ -104,6 +104,7 @@ async def admin_world(
         "router_addresses": ("127.0.0.1:9",),
         "redis_url": f"{redis_url}?socket_timeout={PATIENCE_S}&socket_connect_timeout={PATIENCE_S}",
         "key_pepper": PEPPERS.current,
+        "sessions": {"connect_timeout_s": PATIENCE_S},
         "snapshot": {"poll_s": 0.02},
         "drain_timeout_s": 1.0,
         "model": {"path": BASE_MODEL},

@@ -377,7 +377,7 @@ async def gateway_world(
             "router_addresses": ("unused:1",),
             "redis_url": "redis://unused",
             "key_pepper": "unused-unused-unused",
-            "sessions": {"silence_timeout_s": 5.0, "step_timeout_s": 5.0},
+            "sessions": {"connect_timeout_s": LIMIT_S, "silence_timeout_s": 5.0, "step_timeout_s": 5.0},
             "drain_timeout_s": 2.0,
             **overrides,
             "model": {"path": BASE_MODEL, **overrides.get("model", {})},

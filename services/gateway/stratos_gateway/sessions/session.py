@@ -100,16 +100,13 @@ class WorkerSession:
             WorkerLost: there is no answer in time, or another process does, or one of a version too far away.
         """
         try:
-            async with asyncio.timeout(timeout_s):
-                self._call = decode_pb2_grpc.DecodeServiceStub(self._channel).Session()
-                await self._call.write(codec.hello(takes_columns=True))
-                first = await self._call.read()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError) as error:
-            await self.close()
-            raise WorkerLost(f"{self.worker.worker_id} does not open a session") from error
+            first = await self._welcome(timeout_s)
         except asyncio.CancelledError:
             await self.close()
             raise
+        if first is None:  # said here, where no error is handled: one that is kept would keep the connection
+            await self.close()
+            raise WorkerLost(f"{self.worker.worker_id} does not open a session")
         incarnation = "" if first is grpc.aio.EOF else first.welcome.worker.incarnation
         if not incarnation or (self.worker.incarnation and incarnation != self.worker.incarnation):
             await self.close()
@@ -120,6 +117,17 @@ class WorkerSession:
         self._features, self._outbox.takes_further = frozenset(first.welcome.features), first.welcome.takes_further
         self._liveness.forgive(self._clock.now())
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
+
+    async def _welcome(self, timeout_s: float) -> Any:
+        """What the worker says first; ``None`` where it says nothing in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                self._call = decode_pb2_grpc.DecodeServiceStub(self._channel).Session()
+                await self._call.write(codec.hello(takes_columns=True))
+                return await self._call.read()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError) as error:
+            _log.debug("%s does not open a session: %s", self.worker.worker_id, error)
+            return None
 
     def submit(self, submission: Submission, sink: AttemptSink) -> None:
         """Start an attempt; its news go to ``sink`` until it ends, is cancelled or lost.
@@ -183,6 +191,7 @@ class WorkerSession:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._call is not None:
             self._call.cancel()
+            self._call = None  # it keeps the connection for as long as it is known
         await self._channel.close()
 
     async def _read(self) -> None:

@@ -8,12 +8,13 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+import psutil
 import pytest
 
 from stratos.api.common.v1 import common_pb2
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.common.clock import FakeClock
-from stratos.common.errors import StratosError
+from stratos.common.errors import StratosError, WorkerLost
 from stratos.core.generation import ChoiceDelta, RequestDelta, Submission
 from stratos.core.placement import WorkerRole
 from stratos.core.requests.records import RequestKey
@@ -64,9 +65,16 @@ class Worker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
         super().__init__("w")
         self.heard: list[decode_pb2.SessionRequest] = []
         self.down: asyncio.Queue[decode_pb2.SessionResponse] = asyncio.Queue()
+        self.is_silent = False
+
+    def num_connections(self) -> int:
+        """Connections that this process has to it."""
+        return sum(bool(c.raddr and c.raddr.port == self.port) for c in psutil.Process().net_connections())
 
     async def Session(self, request_iterator: Any, context: Any) -> None:
         await context.read()
+        if self.is_silent:
+            await asyncio.Event().wait()
         ref = common_pb2.WorkerRef(worker_id=self.worker_id, incarnation=self.ref.incarnation)
         await context.write(decode_pb2.SessionResponse(welcome=decode_pb2.Welcome(worker=ref)))
         for _ in range(2):
@@ -168,3 +176,16 @@ async def test_a_message_has_one_time_and_tokens_alone_go_the_short_way() -> Non
         assert [list(delta.token_ids) for delta in first.short] == [[7, 8]]
         assert (len(first.outputs), len(second.outputs), second.short) == (0, 1, [])
         assert len({*first.times_s, *second.times_s}) == 1
+
+
+async def test_a_worker_that_does_not_answer_keeps_no_connection_however_long_the_error_is_kept() -> None:
+    worker = Worker()
+    worker.is_silent = True
+    decode_pb2_grpc.add_DecodeServiceServicer_to_server(worker, worker.server)
+    await worker.server.start()
+    session = WorkerSession(worker.ref, FakeClock(), SessionConfig())
+    with pytest.raises(WorkerLost) as kept:
+        await session.open(0.5)
+    await eventually(lambda: worker.num_connections() == 0, "the connection has ended")
+    assert "does not open" in str(kept.value)
+    await worker.stop()
