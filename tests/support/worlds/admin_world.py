@@ -31,8 +31,8 @@ from tests.support.waiting import eventually
 from tests.support.worlds.gateway_world import LIMIT_S, FakeDecodeWorker
 
 PATIENCE_S = 60
-"""With Redis and a worker's first answer, in place of the product's 0.8 and 2 s: where gateways, their clients and workers
-share one event loop, a busy machine keeps them from an answer for longer, and they would take both for lost."""
+"""With Redis and a worker's first answer, in place of the product's 0.8 and 2 s: where gateways, their clients and
+workers share one event loop, a busy machine keeps them from an answer for longer, and they would take it for lost."""
 
 
 @dataclass

@@ -180,6 +180,7 @@ async def test_a_message_has_one_time_and_tokens_alone_go_the_short_way() -> Non
 
 async def test_a_worker_that_does_not_answer_keeps_no_connection_however_long_the_error_is_kept() -> None:
     worker = Worker()
+    worker.listen()
     worker.is_silent = True
     decode_pb2_grpc.add_DecodeServiceServicer_to_server(worker, worker.server)
     await worker.server.start()
