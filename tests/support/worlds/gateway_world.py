@@ -106,7 +106,7 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
     async def die(self) -> None:
         for task in self.running.values():
             task.cancel()
-        await self.server.stop(0)
+        await self.stop()
 
     async def Session(self, request_iterator: Any, context: Any) -> None:
         hello = await context.read()
