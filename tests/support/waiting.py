@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+LIMIT_S = 300.0
+"""Of a test (``timeout`` in pyproject.toml): no client gives up before it, and no wait ends."""
 MAX_PAUSE_S, REST = 0.25, 9
 """At most a tenth of a processor looks: what is waited for needs it, and a look costs those that are asked, too."""
 

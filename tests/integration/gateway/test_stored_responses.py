@@ -19,9 +19,9 @@ from tests.support.reference.shipped_model import shipped_tokenizer
 from tests.support.servers.plain_http import plain_openai
 from tests.support.servers.planted_text import open_places
 from tests.support.servers.redis_server import RedisServer
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT_S, eventually
 from tests.support.worlds.admin_world import AdminWorld, admin_world
-from tests.support.worlds.gateway_world import LIMIT_S, say
+from tests.support.worlds.gateway_world import say
 
 PLANTED_PROMPT, PLANTED_ANSWER = "zebracorn ledger of the north", "quixotic plover"
 CALL = '<tool_call>\n{"name": "now", "arguments": {"zone": "utc"}}\n</tool_call>'

@@ -27,8 +27,8 @@ from tests.support.fakes.router import FakeRouter
 from tests.support.paths import BASE_MODEL
 from tests.support.servers.plain_http import plain_client
 from tests.support.servers.record_stores import PEPPERS, MarkedStore, marked_store
-from tests.support.waiting import eventually
-from tests.support.worlds.gateway_world import LIMIT_S, FakeDecodeWorker
+from tests.support.waiting import LIMIT_S, eventually
+from tests.support.worlds.gateway_world import FakeDecodeWorker
 
 PATIENCE_S = 60
 """With Redis and a worker's first answer, in place of the product's 0.8 and 2 s: where gateways, their clients and

@@ -42,12 +42,10 @@ from tests.support.fakes.scripted_worker import ScriptedWorker
 from tests.support.paths import BASE_MODEL
 from tests.support.reference.shipped_model import base_digest, shipped_tokenizer
 from tests.support.servers.plain_http import plain_client, plain_openai
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT_S, eventually
 from tests.support.worlds.gateway_keys import KEY, FakeBlocks, FakeContent, FakeKeys
 
 END_ID = 4
-LIMIT_S = 120.0
-"""Of a test; no client gives up before it."""
 Script = Callable[[decode_pb2.Submit, int], Sequence[int]]
 
 

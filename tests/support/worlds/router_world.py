@@ -29,7 +29,7 @@ from stratos.rpc.serving.process import serve_async
 from stratos_router.service import RouterApp
 from stratos_router.settings import RouterSettings
 from tests.support.servers import warm_process
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT_S, eventually
 from tests.support.worlds.fleet_samples import make_load, with_free_slots
 from tests.support.worlds.terms import make_terms, with_terms
 
@@ -38,8 +38,6 @@ IDENTITY = KvIdentity(model_digest=MODEL, kv_dtype="float32", rope_variant="defa
 STEP_S = 0.02
 SEATS_BY_BOOKINGS = {"bookings__flight_s": "600", "bookings__confirm_s": "600"}
 """Of a router: its placements take the seats of fake workers, whose statuses show none of them."""
-LIMIT_S = 120.0
-"""Of a test; no look at a router ends before it."""
 
 
 def make_status(worker_id: str, role: WorkerRole, **changes: Any) -> WorkerStatus:

@@ -34,12 +34,10 @@ from stratos_decode_worker.settings import DecodeWorkerSettings
 from stratos_prefill_worker.settings import PrefillWorkerSettings
 from tests.support.kv.kv_faults import Fault, FaultPlan, with_faults
 from tests.support.servers import warm_process
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT_S, eventually
 from tests.support.worlds.engine_clients import ENGINE, fork
 from tests.support.worlds.terms import pop_terms_pb
 
-LIMIT_S = 120.0
-"""Of a test; no wait ends before it."""
 PREFILL_WEIGHT, DECODE_WEIGHT = 3, 5
 
 

@@ -16,9 +16,9 @@ from stratos_gateway.http.settings import HttpTlsConfig
 from stratos_gateway.http.tls import api_context
 from tests.support.promises import Promised
 from tests.support.servers.server_certificates import Authority
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT_S, eventually
 from tests.support.worlds.gateway_keys import KEY
-from tests.support.worlds.gateway_world import LIMIT_S, World, gateway_world, say
+from tests.support.worlds.gateway_world import World, gateway_world, say
 
 STORY = "one two three four five six seven eight nine ten eleven twelve " * 4
 ASK = {"model": "base", "prompt": "x", "max_tokens": 400, "stream": True}

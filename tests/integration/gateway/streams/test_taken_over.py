@@ -10,9 +10,8 @@ import openai
 import pytest
 
 from tests.support.servers.plain_http import plain_openai
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT_S, eventually
 from tests.support.worlds.admin_world import AdminWorld
-from tests.support.worlds.gateway_world import LIMIT_S
 from tests.support.worlds.stream_world import ASKED, Read, code_of, contents, num_submits, read, stream_worlds
 
 PATH = "/v1/completions"
