@@ -77,7 +77,7 @@ def estimate_gpu_memory(shape: ModelShape, ask: MemoryAsk, device: DeviceSpec | 
 def weight_steps(shape: ModelShape, scheme: WeightScheme) -> tuple[Figure, ...]:
     """Bytes of the weights as the engine holds them; the last step is their sum."""
     element = ELEMENT_BYTES[scheme.compute]
-    steps = [product_bytes(shape.product_parameters, scheme), kept_bytes(shape, scheme)]
+    steps = [product_bytes(scheme, shape.linear, shape.experts), kept_bytes(shape, scheme)]
     if shape.is_tied:
         why = "one table to look rows up, one packed for the product"
         steps.append(_COPY(why, vocab_size=shape.vocab_size, hidden_size=shape.hidden_size, element_bytes=element))
@@ -110,8 +110,8 @@ def _on_device(sheet: Sheet, shape: ModelShape, ask: MemoryAsk, device: DeviceSp
     scheme = find_scheme(ask.weights)
     names = ("kept_bytes", "output_copy_bytes", "rotary_bytes")
     weights = _DEVICE_WEIGHTS(
-        linear_bytes=product_bytes(shape.linear_parameters, scheme).value,
-        expert_bytes=product_bytes(shape.num_experts * shape.expert_parameters, scheme).value,
+        linear_bytes=product_bytes(scheme, shape.linear).value,
+        expert_bytes=product_bytes(scheme, shape.experts).value,
         layers=shape.num_layers, tp=ask.tp, pp=ask.pp, ep=ask.ep or ask.tp, **{name: sheet[name] for name in names},
     )  # fmt: skip
     pool = _POOL(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from stratos.calculators.bounds import one_of
 from stratos.calculators.formula import Figure, Formula
-from stratos.calculators.models.shape import ModelShape
+from stratos.calculators.models.shape import ModelShape, Products
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,20 +18,22 @@ class WeightScheme:
     """Bits of the scale that ``group_size`` weights share."""
     group_size: int
     compute: str
+    step: int = 1
+    """Layers whose inputs are no multiple of it stay in the compute type."""
 
 
 WEIGHT_SCHEMES = {
     "float32": WeightScheme(32, 0, 1, "float32"),
     "bfloat16": WeightScheme(16, 0, 1, "bfloat16"),
     "float16": WeightScheme(16, 0, 1, "float16"),
-    "fp8": WeightScheme(8, 0, 1, "bfloat16"),
+    "fp8": WeightScheme(8, 0, 1, "bfloat16", 32),
     "int8": WeightScheme(8, 0, 1, "bfloat16"),
-    "int4": WeightScheme(4, 16, 128, "bfloat16"),
-    "int4-g32": WeightScheme(4, 32, 32, "bfloat16"),
-    "mxfp4": WeightScheme(4, 8, 32, "bfloat16"),
-    "nf4": WeightScheme(4, 32, 64, "bfloat16"),
-    "nf4-double": WeightScheme(4, 8, 64, "bfloat16"),
-    "nvfp4": WeightScheme(4, 8, 16, "bfloat16"),
+    "int4": WeightScheme(4, 16, 128, "bfloat16", 128),
+    "int4-g32": WeightScheme(4, 32, 32, "bfloat16", 32),
+    "mxfp4": WeightScheme(4, 8, 32, "bfloat16", 32),
+    "nf4": WeightScheme(4, 32, 64, "bfloat16", 64),
+    "nf4-double": WeightScheme(4, 8, 64, "bfloat16", 64),
+    "nvfp4": WeightScheme(4, 8, 16, "bfloat16", 32),
     "llm-int8": WeightScheme(8, 0, 1, "bfloat16"),
 }
 """One scale of fp8 and int8 serves a whole row: less than a thousandth.
@@ -42,7 +44,10 @@ WEIGHT_SCHEMES = {
 SCHEMES_HELP = f"Weights: {', '.join(WEIGHT_SCHEMES)}."
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "int8": 1}
 
-_PRODUCTS = Formula("product_bytes", "ceil(product_parameters * (bits + scale_bits / group_size) / 8)")
+_PRODUCTS = Formula(
+    "product_bytes",
+    "ceil(coded_parameters * (bits + scale_bits / group_size) / 8) + float_parameters * element_bytes",
+)
 _KEPT = Formula("kept_bytes", "kept_parameters * element_bytes")
 
 
@@ -51,10 +56,22 @@ def find_scheme(name: str) -> WeightScheme:
     return one_of("--weights", name, WEIGHT_SCHEMES)
 
 
-def product_bytes(parameters: int, scheme: WeightScheme) -> Figure:
-    """Bytes of parameters of products, with their scales."""
+def product_bytes(scheme: WeightScheme, *products: Products) -> Figure:
+    """Bytes of weights of linear layers, with their scales."""
+    coded = sum(
+        count
+        for each in products
+        if not each.only_scheme or scheme in (WEIGHT_SCHEMES[each.only_scheme], WEIGHT_SCHEMES[scheme.compute])
+        for inputs, count in each.by_inputs
+        if inputs % scheme.step == 0
+    )
     values = {"bits": scheme.bits, "scale_bits": scheme.scale_bits, "group_size": scheme.group_size}
-    return _PRODUCTS(product_parameters=parameters, **values)
+    return _PRODUCTS(
+        coded_parameters=coded,
+        float_parameters=sum(each.parameters for each in products) - coded,
+        element_bytes=ELEMENT_BYTES[scheme.compute],
+        **values,
+    )
 
 
 def kept_bytes(shape: ModelShape, scheme: WeightScheme) -> Figure:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from stratos.calculators.models.shape import ModelShape
+from stratos.calculators.models.shape import ModelShape, Products, products_of
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.fields import flag, positive_int, shown
 from stratos.engine.checkpoint.model_config import DecoderConfig, parse_decoder_config
@@ -36,7 +36,6 @@ def _decoder_shape(fields: Fields) -> ModelShape:
     # quantisation changes how weights are stored, not the shape; the engine's parser refuses what it cannot load
     config = parse_decoder_config({key: value for key, value in fields.items() if key != "quantization_config"})
     layers, moe = range(config.num_layers), config.moe
-    linear = sum(rows * columns for i in layers for rows, columns in config.projection_shapes(i).values())
     return ModelShape(
         name="",
         source="",
@@ -50,8 +49,8 @@ def _decoder_shape(fields: Fields) -> ModelShape:
         max_model_len=config.max_model_len,
         windows=config.windows,
         is_tied=config.tie_word_embeddings,
-        linear_parameters=linear,
-        expert_parameters=3 * config.hidden_size * moe.intermediate_size * len(moe.layers) if moe else 0,
+        linear=products_of(shape for i in layers for shape in config.projection_shapes(i).values()),
+        expert=_expert(config),
         num_experts=moe.num_experts if moe else 0,
         num_chosen=moe.num_chosen if moe else 0,
         small_parameters=_small_parameters(config),
@@ -61,6 +60,15 @@ def _decoder_shape(fields: Fields) -> ModelShape:
         is_served=True,
         num_rotations=len(set(config.ropes)),
     )
+
+
+def _expert(config: DecoderConfig) -> Products:
+    """One of each layer; those of all experts in one tensor stay floats under any scheme but the file's own."""
+    moe, hidden = config.moe, config.hidden_size
+    if moe is None:
+        return Products()
+    shapes = _feed_forward(hidden, moe.intermediate_size) * len(moe.layers)
+    return products_of(shapes, "mxfp4" if moe.names.is_interleaved else "")
 
 
 def _small_parameters(config: DecoderConfig) -> int:
@@ -78,6 +86,10 @@ def _small_parameters(config: DecoderConfig) -> int:
         biases += outputs * config.moe.num_experts * len(config.moe.layers)
     biases += config.num_heads * config.num_layers if config.options.has_sinks else 0
     return biases + norms + head_norms + routers
+
+
+def _feed_forward(hidden: int, inner: int) -> list[tuple[int, int]]:
+    return [(2 * inner, hidden), (hidden, inner)]
 
 
 def _common(fields: Fields) -> dict[str, Any]:
@@ -102,13 +114,19 @@ def _latent_shape(fields: Fields) -> ModelShape:
     latent, rope = positive_int(fields, "kv_lora_rank"), positive_int(fields, "qk_rope_head_dim")
     plain_dim, value_dim = positive_int(fields, "qk_nope_head_dim"), positive_int(fields, "v_head_dim")
     q_rank, q_size = fields.get("q_lora_rank"), heads * (plain_dim + rope)
-    query = hidden * q_size if q_rank is None else positive_int(fields, "q_lora_rank") * (hidden + q_size)
-    attention = query + hidden * (latent + rope) + latent * heads * (plain_dim + value_dim) + heads * value_dim * hidden
+    query = [(q_size, hidden)]
+    if q_rank is not None:
+        rank = positive_int(fields, "q_lora_rank")
+        query = [(rank, hidden), (q_size, rank)]
+    attention = [
+        *query, (latent + rope, hidden), (heads * (plain_dim + value_dim), latent), (hidden, heads * value_dim),
+    ]  # fmt: skip
     num_dense = fields.get("first_k_dense_replace", 0)
     if isinstance(num_dense, bool) or not isinstance(num_dense, int) or not 0 <= num_dense <= layers:
         raise InvalidCheckpoint(f"config.json: first_k_dense_replace must be 0 .. {layers}, not {shown(num_dense)}")
-    dense = 3 * hidden * positive_int(fields, "intermediate_size") * num_dense
-    expert = 3 * hidden * positive_int(fields, "moe_intermediate_size") * (layers - num_dense)
+    dense = _feed_forward(hidden, positive_int(fields, "intermediate_size"))
+    expert = _feed_forward(hidden, positive_int(fields, "moe_intermediate_size")) * (layers - num_dense)
+    shared = expert * positive_int(fields, "n_shared_experts")
     num_experts = positive_int(fields, "n_routed_experts")
     routers = (hidden + 1) * num_experts * (layers - num_dense)
     return ModelShape(
@@ -117,8 +135,8 @@ def _latent_shape(fields: Fields) -> ModelShape:
         head_dim=rope,
         latent_size=latent + rope,
         windows=(None,) * layers,
-        linear_parameters=layers * attention + dense + expert * positive_int(fields, "n_shared_experts"),
-        expert_parameters=expert,
+        linear=products_of([*attention * layers, *dense * num_dense, *shared]),
+        expert=products_of(expert),
         num_experts=num_experts,
         small_parameters=hidden * (2 * layers + 1) + routers + layers * (latent + (q_rank or 0)),
         widest=max(2 * positive_int(fields, "intermediate_size"), q_size, hidden),

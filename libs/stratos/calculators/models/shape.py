@@ -2,7 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """Weights of linear layers, by how many inputs a layer has: a scheme codes those that its groups fill.
+
+    Args:
+        by_inputs: inputs, and elements of all layers that have so many.
+        only_scheme: the one that changes them; "" is any.
+    """
+
+    by_inputs: tuple[tuple[int, int], ...] = ()
+    only_scheme: str = ""
+
+    @property
+    def parameters(self) -> int:
+        return sum(count for _, count in self.by_inputs)
+
+    def times(self, number: int) -> Products:
+        """As many of them, all alike."""
+        return Products(tuple((inputs, number * count) for inputs, count in self.by_inputs), self.only_scheme)
+
+
+def products_of(layers: Iterable[tuple[int, int]], only_scheme: str = "") -> Products:
+    """Of layers by their outputs and inputs."""
+    found: dict[int, int] = {}
+    for layer in layers:
+        found[layer[1]] = found.get(layer[1], 0) + prod(layer)
+    return Products(tuple(found.items()), only_scheme)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +56,10 @@ class ModelShape:
     """Per layer, how many tokens a token sees; ``None`` for all before it."""
     is_tied: bool
     """The output layer is the table of embeddings."""
-    linear_parameters: int
-    """Products of all layers, without routed experts."""
-    expert_parameters: int
-    """One routed expert in each layer that has them; 0 without."""
+    linear: Products
+    """Of all layers, without routed experts."""
+    expert: Products
+    """One routed expert in each layer that has them."""
     num_experts: int
     num_chosen: int
     """Routed experts of a token."""
@@ -50,9 +81,9 @@ class ModelShape:
         return self.vocab_size * self.hidden_size
 
     @property
-    def product_parameters(self) -> int:
-        """Products of all layers, routed experts included: what a quantisation scheme changes."""
-        return self.linear_parameters + self.num_experts * self.expert_parameters
+    def experts(self) -> Products:
+        """All routed experts."""
+        return self.expert.times(self.num_experts)
 
     @property
     def kept_parameters(self) -> int:
@@ -61,12 +92,12 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        return self.product_parameters + self.kept_parameters
+        return self.linear.parameters + self.experts.parameters + self.kept_parameters
 
     @property
     def active_parameters(self) -> int:
         """Elements that one token is multiplied with, the output layer included."""
-        return self.linear_parameters + self.num_chosen * self.expert_parameters + self.table_parameters
+        return self.linear.parameters + self.num_chosen * self.expert.parameters + self.table_parameters
 
     def seen(self, num_tokens: int) -> int:
         """Tokens that the last of ``num_tokens`` sees, added up over the layers."""

@@ -84,8 +84,8 @@ class Roofline:
         self._peak = {"tp": ask.tp, "peak_flops": device.peak_flops(ask.weights), "mfu": ask.mfu}
         kept = (shape.table_parameters + shape.small_parameters) * ELEMENT_BYTES[scheme.compute]
         self._weights = {
-            "linear_bytes": product_bytes(shape.linear_parameters, scheme).value,
-            "expert_bytes": product_bytes(shape.expert_parameters, scheme).value,
+            "linear_bytes": product_bytes(scheme, shape.linear).value,
+            "expert_bytes": product_bytes(scheme, shape.expert).value,
             "output_bytes": kept,
         }
         self._token_layer_bytes = estimate_kv(shape, ask.memory())["token_layer_bytes"]
