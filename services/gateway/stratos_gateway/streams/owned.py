@@ -20,8 +20,10 @@ from stratos_gateway.streams.codec import Piece, add_piece, add_tokens, encode_b
 
 BLOCK_BYTES = 1024
 """A block is written again, longer, until it has so many: about 300 tokens."""
-_MOST_TURNS = MOST_TURNS // 2
-"""Turns after which a stream's block is written at the latest; readers look for frames in twice as many."""
+_MOST_TURNS = MOST_TURNS * 3 // 4
+"""Turns after which a stream's block is written at the latest; readers look for frames in some more."""
+_LEAST_AGE = 0.75
+"""Part of these turns, or of most words, after which blocks are written, those that wait longest first."""
 _MOST_WORDS = 3 * 64 * 1024
 """As many numbers in frames of a tenant, three for each token: 1 MiB sealed."""
 _SPARE_TURNS = 32
@@ -95,7 +97,7 @@ class OwnedStream:
         self._plain: list[int] = []
         """Tokens behind the pieces, each a piece of its own: a chunk costs no more than its place here."""
         self._num_pieces = begins.num_pieces + len(begins.tail)
-        """Pieces of all blocks, before the plain ones."""
+        """Pieces of all blocks, with the plain ones."""
         self._num_written = 0
         self._ended_unix_s = 0
 
@@ -138,15 +140,20 @@ class OwnedStream:
 
     def note_token(self, token_id: int) -> None:
         """A chunk of one token of its only choice, which goes on; ``skip`` has nothing left."""
-        if self.is_lost:
-            return
-        plain = self._plain
         if self.is_framed:
-            words = self.words
-            words += (self._number, self._num_pieces + len(plain), token_id)
+            words, piece = self.words, self._num_pieces
+            words += (self._number, piece, token_id)
+            self._num_pieces = piece + 1
+        elif self.is_lost:
+            return
         else:
+            self._num_pieces += 1
             self.become_due()
-        plain.append(token_id)
+        self._plain.append(token_id)
+
+    def lose(self) -> None:
+        """Record it no more."""
+        self.is_lost, self.is_framed = True, False
 
     def note_whole(self) -> None:
         """Everything has come."""
@@ -161,7 +168,6 @@ class OwnedStream:
         """Pack what waits, so that a write after an outage has little to pack."""
         if self._plain:
             add_tokens(self._pieces, self._plain)
-            self._num_pieces += len(self._plain)
             self._plain.clear()
 
     def write(self) -> StreamWrite:
@@ -233,11 +239,11 @@ class TenantFrames:
         """Streams whose blocks are to be written now."""
         if not self._behind:
             return []
-        most, num_words = 1 + len(self._behind) // (_MOST_TURNS // 4), self._num_words
+        most, num_words = 1 + len(self._behind) // (_MOST_TURNS // 8), self._num_words
         found: list[OwnedStream] = []
         for stream, (at_turn, at_words) in self._behind.items():
             age = max((turn - at_turn) / _MOST_TURNS, (num_words - at_words) / _MOST_WORDS)
-            if age < 0.5 or (age < 1 and len(found) >= most):
+            if age < _LEAST_AGE or (age < 1 and len(found) >= most):
                 break
             found.append(stream)
         return found
