@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stratos.common.errors import StratosError
+from stratos.core.requests.records import PositionLogprobs
 from stratos.store.sealed.stream_frames import StreamFrame
 from stratos.store.sealed.stream_scripts import MOST_TURNS
 from stratos.store.sealed.stream_store import StreamWrite
@@ -55,6 +56,7 @@ class OwnedStream:
         num_choices: over all prompts.
         end_with: ends the answer with an error.
         has_logprobs: its answer has log probabilities, which no frame has.
+        has_prompt: and those of its prompts.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class OwnedStream:
         end_with: Callable[[StratosError], None],
         *,
         has_logprobs: bool = False,
+        has_prompt: bool = False,
     ) -> None:
         self.tenant_id, self.stream_id = tenant_id, stream_id
         self.epoch, self._block, self._number = begins.epoch, begins.block, begins.number
@@ -86,9 +89,11 @@ class OwnedStream:
         self.ends = ""
         self.words: list[int] = []
         """Newest tokens of all streams of the tenant, as ``TenantFrames`` has them."""
-        self._num_choices, self._has_logprobs = num_choices, has_logprobs
+        self._num_choices, self._has_logprobs, self._has_prompt = num_choices, has_logprobs, has_prompt
+        self._told: dict[int, Sequence[PositionLogprobs]] = {}
+        """Log probabilities of prompts that are recorded: all choices of a prompt have the same."""
         self._num_skipped = [0] * num_choices
-        self._can_be_plain = self.is_plain = num_choices == 1 and not has_logprobs
+        self._can_be_plain = self.is_plain = num_choices == 1 and not (has_logprobs or has_prompt)
         """All tokens that come are to be recorded, and of one choice."""
         self.is_framed = False
         """A block of it is written, so a token is recorded as soon as it is in a frame."""
@@ -131,10 +136,12 @@ class OwnedStream:
             self.is_plain = self._can_be_plain and not any(self._num_skipped)
             ids, entries = ids[num_skipped:], entries[num_skipped:]
         logprobs = [entry.logprobs for entry in entries]
-        piece = Piece(chunk.index, ids, chunk.finish_reason is not None, chunk.cause, logprobs)
+        prompt = () if id(chunk.prompt_logprobs) in self._told else chunk.prompt_logprobs
+        self._told[id(prompt)] = prompt
+        piece = Piece(chunk.index, ids, chunk.finish_reason is not None, chunk.cause, logprobs, prompt)
         if piece.ends and not self._ended_unix_s:
             self._ended_unix_s = int(self.ended_unix_s())  # before it is rendered, so that both say the same
-        add_piece(self._pieces, piece, self._num_choices, has_logprobs=self._has_logprobs)
+        add_piece(self._pieces, piece, self._num_choices, has_logprobs=self._has_logprobs, has_prompt=self._has_prompt)
         self._num_pieces += 1
         self.become_due()
 
