@@ -33,7 +33,7 @@ class ScriptLine:
         self._marker = f"{config.prefix}:store".encode()
         self._store_id = store_id
         self._connection: Any = None
-        self._line: _Line | None = None
+        self._line: _AnswerReader | None = None
         self._calling = asyncio.Lock()
 
     async def __call__(self, keys: Sequence[bytes], args: Sequence[bytes]) -> str:
@@ -59,7 +59,7 @@ class ScriptLine:
             self._line = await self._opened()
         return await self._line.ask(command)
 
-    async def _opened(self) -> _Line:
+    async def _opened(self) -> _AnswerReader:
         """The transport of a connection that the ordinary client has made, as it does for any server."""
         async with asyncio.timeout(DEFAULT_TIMEOUT_S):
             if self._connection is None:
@@ -68,10 +68,10 @@ class ScriptLine:
             else:
                 await self._connection.disconnect(nowait=True)
                 await self._connection.connect()
-        return _Line(self._connection._writer.transport)  # nothing public says what it is
+        return _AnswerReader(self._connection._writer.transport)  # nothing public says what it is
 
 
-class _Line(asyncio.Protocol):
+class _AnswerReader(asyncio.Protocol):
     """One question at a time.
 
     Args:

@@ -58,7 +58,7 @@ class Piece:
     logprobs: Sequence[PositionLogprobs] = ()
     """One per token, fewer where its choice was ended from outside."""
     prompt: Sequence[PositionLogprobs] = ()
-    """Those of the prompt's tokens, with its first piece."""
+    """Log probabilities of the prompt's tokens, with its first piece."""
 
 
 @dataclass(frozen=True, slots=True)
