@@ -1,4 +1,5 @@
-"""A spare takes the place of a decode worker that is killed under streams: two gateways and two routers."""
+"""A spare takes the place of a decode worker that is killed under streams, and of no spot worker: two gateways and two
+routers."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from tests.integration.platform.models.calls import client_of
 from tests.support.waiting import eventually
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
-SIZE = ("--prefill", "0", "--decode", "1", "--max-decode", "1", "--spares", "1", "--gateways", "2", "--routers", "2")
+SIZE = ("--prefill", "0", "--decode", "1", "--max-decode", "1", "--spares", "1", "--spot", "1")
+TWICE = ("--gateways", "2", "--routers", "2")
+SPOT = "decode-spot-0"
 LENGTH = 150
 NUM_STREAMS = 6
 
@@ -24,15 +27,19 @@ NUM_STREAMS = 6
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
     env = {"STRATOS_DECODE_WORKER_FAKE__STEP_S": "0.01"}
-    with running_platform(tmp_path_factory.mktemp("spares"), "--engine", "fake", *SIZE, env=env) as running:
+    with running_platform(tmp_path_factory.mktemp("spares"), "--engine", "fake", *SIZE, *TWICE, env=env) as running:
         yield running
 
 
 async def states(platform: PlatformProcess) -> dict[str, tuple[str, str]]:
-    """State of decode workers by name: of the process, and as routers see it."""
+    """State of decode workers that last, by name: of the process, and as routers see it."""
     status = await asyncio.to_thread(platform.status)
     processes = {process["name"]: process["state"] for process in status["processes"]}
-    return {w["worker_id"]: (processes[w["worker_id"]], w["out_reason"]) for w in status["workers"]}
+    return {
+        w["worker_id"]: (processes[w["worker_id"]], w["out_reason"])
+        for w in status["workers"]
+        if w["worker_id"] != SPOT
+    }
 
 
 async def are(platform: PlatformProcess, expected: dict[str, tuple[str, str]]) -> bool:
@@ -124,3 +131,20 @@ async def test_a_spare_that_is_killed_is_started_again_as_one(platform: Platform
     await eventually(is_back, "the spare")
     async with client_of(platform) as client:
         assert len(await complete(client, [9, 8])) == LENGTH
+
+
+async def test_a_killed_spot_worker_takes_no_spare_and_is_started_again_as_one(platform: PlatformProcess) -> None:
+    before, standing = await asyncio.to_thread(platform.processes), await states(platform)
+    assert sorted(standing.values()) == [("serving", ""), ("standby", "standby")], "it is none of these"
+    os.kill(before[SPOT]["pid"], signal.SIGKILL)
+
+    async def is_back() -> bool:
+        workers = (await asyncio.to_thread(platform.status))["workers"]
+        new = (await asyncio.to_thread(platform.processes))[SPOT]["pid"] not in (0, before[SPOT]["pid"])
+        return new and any(w["worker_id"] == SPOT and w["is_spot"] and w["is_live"] for w in workers)
+
+    await eventually(is_back, "the spot worker")
+    assert await states(platform) == standing
+    after = await asyncio.to_thread(platform.processes)
+    assert all(after[name]["pid"] == before[name]["pid"] for name in standing)
+    assert await pool_sizes(platform) == {'live"} 1.0'}

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import StratosError, WorkerLost
+from stratos.core.fleet import Fleet, FleetWorker
 from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import AttemptReport, Placement, PlacementRequest, WorkerRef, WorkerRole
 from stratos.core.requests.convictions import ConvictionConfig, ConvictionTable, ConvictionUpdate
@@ -43,6 +44,8 @@ class FakePeer:
     reports: list[Sequence[AttemptReport]] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
     loads: list[GatewayLoad] = field(default_factory=list)
+    workers: tuple[FleetWorker, ...] = ()
+    """All that it knows."""
     num_waiting: int = 0
     num_checks: int = 0
     is_closed: bool = False
@@ -102,6 +105,9 @@ class FakePeer:
         if self.state == "stopped":
             await asyncio.sleep(timeout_s)
         return self.state == "up"
+
+    async def fleet(self, *, timeout_s: float) -> Fleet:
+        return Fleet(workers=self.workers)
 
     async def close(self) -> None:
         self.is_closed = True

@@ -62,6 +62,8 @@ class UpOptions:
     """0 allows one more than ``decode`` where cores are left for it."""
     spares: Annotated[int, Option(help="Decode workers beyond them that have loaded the first model, and wait.")] = 0
     """One takes the place of a decode worker that died, or that the autoscaler wants, at once."""
+    spot: Annotated[int, Option(help="Decode workers of the first model beyond them, for the lowest class alone.")] = 0
+    """They stand for workers that may vanish at any moment; the autoscaler does not count on them."""
     share_device: Annotated[str, Option(help="Models of --model that take turns in memory, by demand: a,b.")] = ""
     pools: Annotated[str, Option(help="Labels of the decode workers for plans, in order: fast,shared.")] = ""
     """Workers beyond the last label have none."""
@@ -127,15 +129,17 @@ class UpOptions:
             ("--prefill", self.prefill, 0, MAX_WORKERS),
             ("--decode", self.decode, 0, MAX_WORKERS),
             ("--spares", self.spares, 0, MAX_WORKERS if self.decode else 0),
+            ("--spot", self.spot, 0, MAX_WORKERS if self.decode else 0),
             ("--kv-disk", self.kv_disk_gib, 0, MAX_KV_DISK_GIB),
         ):
             if not least <= value <= most:
                 raise BadRequest(f"{flag} must be between {least} and {most}, not {value}", param=flag)
         if self.max_decode and not self.decode <= self.max_decode <= MAX_WORKERS:
             raise BadRequest(f"--max-decode must be between --decode and {MAX_WORKERS}", param="--max-decode")
-        for flag, other in (("--share-device", self.share_device), ("--pools", self.pools)):
-            if self.spares and other:
-                raise BadRequest(f"--spares does not go with {flag}", param="--spares")
+        for mine, count in (("--spares", self.spares), ("--spot", self.spot)):
+            for flag, other in (("--share-device", self.share_device), ("--pools", self.pools)):
+                if count and other:
+                    raise BadRequest(f"{mine} does not go with {flag}", param=mine)
         for flag, value in (("--port", self.port), ("--admin-port", self.admin_port)):
             if not 1 <= value <= 65535:
                 raise BadRequest(f"{flag} must be between 1 and 65535, not {value}", param=flag)
@@ -224,7 +228,7 @@ class UpOptions:
     @property
     def num_own_workers(self) -> int:
         """Workers of this model alone."""
-        return self.prefill + self.decode
+        return self.prefill + self.decode + self.spot
 
     @property
     def threads_per_worker(self) -> int:
@@ -302,6 +306,7 @@ def options_for(
         make(model_path=path, name=name, shipped_model_path=shipped)
         for name, path in (parse_model(text) for text in models or [str(shipped)])
     ]
+    made[1:] = [replace(more, spot=0) for more in made[1:]]
     names = [options.model_name for options in made]
     for name, count in Counter(names).items():
         if count > 1:

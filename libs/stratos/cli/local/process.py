@@ -88,8 +88,8 @@ class ManagedProcess:
 
     @property
     def is_held(self) -> bool:
-        """A spare that is no worker of its pool, nor on its way to be one."""
-        return self.spec.is_spare and self.state != "serving"
+        """A spot worker, or a spare that is no worker of its pool, nor on its way to be one."""
+        return self.spec.is_spot or (self.spec.is_spare and self.state != "serving")
 
     def view(self) -> ProcessView:
         return ProcessView(

@@ -220,7 +220,8 @@ class Supervisor:
                 self._report(f"{process.name} crashed {crashes} times in a row and stays stopped")
                 process.state = "stopped"
                 return
-            if process.spec.role and not process.spec.is_spare and await self._take_spare(process.spec) is not None:
+            is_ordinary = process.spec.role and not (process.spec.is_spare or process.spec.is_spot)
+            if is_ordinary and await self._take_spare(process.spec) is not None:
                 process.become(is_spare=True)
                 self.write_workers_file()
             await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** (crashes - 1), MAX_PAUSE_S))

@@ -48,6 +48,8 @@ class ProcessSpec:
     """Digest of the model that a worker was started with."""
     is_spare: bool = False
     """A worker that has loaded its model, and waits until one of its role and model is missing."""
+    is_spot: bool = False
+    """A worker that takes the lowest class alone, and that no pool counts on."""
     listen_env: str = ""
     """Variable that holds the address the process announces; a restart listens there again."""
     public_address: str = ""
@@ -138,6 +140,11 @@ def spare_of(spec: ProcessSpec, *, is_spare: bool = True) -> ProcessSpec:
     return replace(spec, is_spare=is_spare, env={**spec.env, name: str(is_spare).lower()})
 
 
+def spot_of(spec: ProcessSpec) -> ProcessSpec:
+    """The same worker as one that may vanish at any moment."""
+    return replace(spec, is_spot=True, env={**spec.env, f"STRATOS_{spec.service.upper()}_IS_SPOT": "true"})
+
+
 def first_workers(
     options: UpOptions, make: Callable[[str, str, UpOptions], ProcessSpec]
 ) -> list[list[list[ProcessSpec]]]:
@@ -160,6 +167,7 @@ def first_workers(
     }
     decode = range(options.decode, options.decode + options.spares)
     specs[options.model_name] += [spare_of(make("decode", f"decode-{i}", options)) for i in decode]
+    specs[options.model_name] += [spot_of(make("decode", f"decode-spot-{i}", options)) for i in range(options.spot)]
     by_turns = [specs.pop(name) for name in reversed(options.sharers)]
     return [*([one] for one in specs.values()), *([by_turns] if by_turns else [])]
 

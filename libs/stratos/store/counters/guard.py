@@ -72,6 +72,8 @@ class GuardedScript:
 
     def __init__(self, redis: Redis, config: RecordStoreConfig, text: str, store_id: StoreId = any_store) -> None:
         self._script = redis.register_script(CHECK + text)
+        self.sha = str(self._script.sha).encode()
+        """Name of the script in Redis."""
         self._marker = f"{config.prefix}:store"
         self._store_id = store_id
 

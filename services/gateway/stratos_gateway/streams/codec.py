@@ -3,7 +3,8 @@
 A piece is its choice (left out where there is one alone), the number of its tokens with a mark for the end, their ids,
 and why the worker ended it; all numbers are LEB128, so a token of a vocabulary below 2^21 takes 1 to 3 bytes and a
 piece one more.  Where log probabilities were asked for, each token's follow its piece, as the float32 that workers
-send.  A block begins with the cached tokens of each prompt, and the second in which a choice first ended.
+send, and so do those of the prompt, which its first piece has.  A block begins with the cached tokens of each prompt,
+and the second in which a choice first ended.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class Piece:
     cause: FinishReason | None = None
     logprobs: Sequence[PositionLogprobs] = ()
     """One per token, fewer where its choice was ended from outside."""
+    prompt: Sequence[PositionLogprobs] = ()
+    """Log probabilities of the prompt's tokens, with its first piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +116,10 @@ def decode_head(content: bytes) -> StreamHead | None:
     )
 
 
-def add_piece(buffer: bytearray, piece: Piece, num_choices: int, *, has_logprobs: bool = False) -> None:
-    """Append a piece to those of its block; whether it has log probabilities is the same for all of a record."""
+def add_piece(
+    buffer: bytearray, piece: Piece, num_choices: int, *, has_logprobs: bool = False, has_prompt: bool = False
+) -> None:
+    """Append a piece to those of its block; which log probabilities it has is the same for all of a record."""
     if num_choices > 1:
         add_number(buffer, piece.choice)
     add_number(buffer, 2 * len(piece.ids) + piece.ends)
@@ -123,13 +128,19 @@ def add_piece(buffer: bytearray, piece: Piece, num_choices: int, *, has_logprobs
     if piece.ends:
         buffer.append(_CAUSES.index(piece.cause))
     if has_logprobs:
-        add_number(buffer, len(piece.logprobs))
-        for position in piece.logprobs:
-            add_number(buffer, len(position.top))
-            for token in (position.sampled, *position.top):
-                add_number(buffer, token.token_id)
-                add_number(buffer, token.rank)
-                buffer += _FLOAT.pack(token.logprob)
+        _add_positions(buffer, piece.logprobs)
+    if has_prompt:
+        _add_positions(buffer, piece.prompt)
+
+
+def _add_positions(buffer: bytearray, positions: Sequence[PositionLogprobs]) -> None:
+    add_number(buffer, len(positions))
+    for position in positions:
+        add_number(buffer, len(position.top))
+        for token in (position.sampled, *position.top):
+            add_number(buffer, token.token_id)
+            add_number(buffer, token.rank)
+            buffer += _FLOAT.pack(token.logprob)
 
 
 def add_tokens(buffer: bytearray, token_ids: Iterable[int]) -> None:
@@ -158,7 +169,9 @@ def encode_block(num_cached: Sequence[int], ended_unix_s: int, pieces: bytes) ->
     return bytes(head) + pieces
 
 
-def decode_block(content: bytes, num_prompts: int, num_choices: int, *, has_logprobs: bool = False) -> RecordedBlock:
+def decode_block(
+    content: bytes, num_prompts: int, num_choices: int, *, has_logprobs: bool = False, has_prompt: bool = False
+) -> RecordedBlock:
     """The way back.
 
     Args:
@@ -166,6 +179,7 @@ def decode_block(content: bytes, num_prompts: int, num_choices: int, *, has_logp
         num_prompts: of the request.
         num_choices: over all prompts.
         has_logprobs: its request asked for log probabilities of the answer.
+        has_prompt: and for those of its prompts.
 
     Raises:
         ValueError: it is no block.
@@ -173,12 +187,12 @@ def decode_block(content: bytes, num_prompts: int, num_choices: int, *, has_logp
     try:
         numbers = iter(content)
         head = [read_number(numbers, next(numbers)) for _ in range(num_prompts + 1)]
-        return RecordedBlock(tuple(head[:-1]), head[-1], list(_pieces(numbers, num_choices, has_logprobs)))
+        return RecordedBlock(tuple(head[:-1]), head[-1], list(_pieces(numbers, num_choices, has_logprobs, has_prompt)))
     except (StopIteration, IndexError, RuntimeError, struct.error) as error:
         raise ValueError("not a block of a stream") from error
 
 
-def _pieces(numbers: Iterator[int], num_choices: int, has_logprobs: bool) -> Iterator[Piece]:
+def _pieces(numbers: Iterator[int], num_choices: int, has_logprobs: bool, has_prompt: bool) -> Iterator[Piece]:
     for first in numbers:
         choice = 0
         if num_choices > 1:
@@ -186,9 +200,13 @@ def _pieces(numbers: Iterator[int], num_choices: int, has_logprobs: bool) -> Ite
         length = read_number(numbers, first)
         ids = [read_number(numbers, next(numbers)) for _ in range(length >> 1)]
         cause = _CAUSES[next(numbers)] if length & 1 else None
-        num_positions = read_number(numbers, next(numbers)) if has_logprobs else 0
-        logprobs = tuple([_position(numbers) for _ in range(num_positions)])
-        yield Piece(choice, ids, ends=bool(length & 1), cause=cause, logprobs=logprobs)
+        logprobs = _positions(numbers) if has_logprobs else ()
+        prompt = _positions(numbers) if has_prompt else ()
+        yield Piece(choice, ids, ends=bool(length & 1), cause=cause, logprobs=logprobs, prompt=prompt)
+
+
+def _positions(numbers: Iterator[int]) -> tuple[PositionLogprobs, ...]:
+    return tuple([_position(numbers) for _ in range(read_number(numbers, next(numbers)))])
 
 
 def _position(numbers: Iterator[int]) -> PositionLogprobs:

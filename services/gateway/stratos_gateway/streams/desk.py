@@ -241,7 +241,7 @@ class StreamDesk:
         self.disown(stream)
         if what is WriteOutcome.OK:
             return
-        stream.is_lost = True
+        stream.lose()
         if not ends:
             self._metrics.stream_records.labels(what.value).inc()
         if what is WriteOutcome.FENCED:

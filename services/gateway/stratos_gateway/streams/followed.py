@@ -161,6 +161,8 @@ class FollowedOutput(ChunkOutput):
             choice.num_delivered = len(choice.ids) - choice.num_prior
         self._num_taken_with = reading.num_output
         inner = await self._stack.enter_async_context(following.workers.resumed(request, journals=reading.journals))
+        for generation, logprobs in zip(inner.generations, reading.prompt_logprobs, strict=True):
+            generation.transcript.accept_prompt_logprobs(logprobs)  # what its client may have is not asked for again
         if reading.num_cached and self._num_taken_with:
             for generation, cached in zip(inner.generations, reading.num_cached, strict=True):
                 generation.transcript.num_inherited_cached = cached

@@ -8,7 +8,11 @@ from dataclasses import replace
 from stratos.common.ids import new_id
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
 from stratos_gateway.openai.rendering import AnswerIdentity
+from stratos_gateway.preparation.options import num_prompt_logprobs
 from stratos_gateway.streams.asking import derived_id, derived_seed
+
+_MOST_OF_PROMPTS = 1 << 15
+"""Log probabilities of prompts in a record: more would hold up the event loop and Redis while they are written."""
 
 
 class EndTime:
@@ -39,6 +43,11 @@ def new_identity(request: ClientRequest[PreparedGeneration], key: str) -> Answer
 
 
 def can_be_recorded(request: ClientRequest[PreparedGeneration]) -> bool:
-    """A record has the answer's tokens: nothing of its prompt, and nothing that a content policy made of them."""
-    options = request.prepared.options
-    return request.screen is None and options.num_prompt_logprobs is None and options.num_echo_logprobs is None
+    """Whether an answer would come again as it was.
+
+    None does where a content policy looks at it: another policy may stand by then, and a classifier may say something
+    else the second time.
+    """
+    num_tops = num_prompt_logprobs(request.prepared.options)
+    num_prompt_tokens = 0 if num_tops is None else sum(len(spec.prompt_ids) for spec in request.prepared.specs)
+    return request.screen is None and num_prompt_tokens * (1 + (num_tops or 0)) <= _MOST_OF_PROMPTS

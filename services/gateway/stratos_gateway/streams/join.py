@@ -31,6 +31,7 @@ from stratos_gateway.http.body import Leniently
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.openai.chunks import Usage
 from stratos_gateway.openai.rendering import AnswerIdentity
+from stratos_gateway.preparation.options import num_prompt_logprobs
 from stratos_gateway.streams.asking import (
     STREAM_HEADER,
     cursor_tag,
@@ -176,8 +177,8 @@ class StreamJoin:
         """Why a response without a client cannot be."""
         if sub_key is None:
             return DependencyDown("the tenant has no data key yet")
-        text = "background: its answer cannot be kept: it has log probabilities of its prompt, "
-        text += f"the plan has a content policy, or the body is larger than {self._config.max_body_bytes} bytes"
+        text = "background: its answer cannot be kept: the plan has a content policy, "
+        text += f"or the body is larger than {self._config.max_body_bytes} bytes"
         return BadRequest(text, param="background", code="unsupported_parameter")
 
     def _place(
@@ -307,6 +308,7 @@ class StreamJoin:
         owned = OwnedStream(
             request.tenant.id, place.stream, begins, place.num_choices, request.place.end_if_open,
             has_logprobs=request.prepared.options.num_logprobs is not None,
+            has_prompt=num_prompt_logprobs(request.prepared.options) is not None,
         )  # fmt: skip
         num_prompts = len(request.prepared.specs)
 

@@ -21,8 +21,10 @@ RETRY = b"retry: 1000\n"
 _COMMENT = b": keep-alive\n"
 """Without an empty line: after an id, that would be an event without data to some clients."""
 _EVENT_END = b"\n\n"
-_NUMBERS = tuple(b"%d" % number for number in range(4096))
+_NUM_TEXTS = 4096
+_NUMBERS = tuple(b"%d" % number for number in range(_NUM_TEXTS))
 """Texts of small numbers: making one takes as long as the rest of an id."""
+_join, _json = b"".join, orjson.dumps
 
 
 class ChunkRecorder(Protocol):
@@ -36,7 +38,7 @@ class ChunkRecorder(Protocol):
 
     @property
     def is_plain(self) -> bool:
-        """Such tokens can be noted."""
+        """Such tokens can be noted, from here on."""
 
     def note_whole(self) -> None:
         """Everything has come."""
@@ -55,13 +57,13 @@ class NumberedRenderer(Renderer):
     def __init__(self, inner: Renderer, tag: str, num_choices: int, cursor: Cursor = FROM_THE_START) -> None:
         super().__init__(inner.answer)
         self.keep_alive = _COMMENT if inner.keep_alive == KEEP_ALIVE else inner.keep_alive
-        self.recorder: ChunkRecorder | None = None
-        """Where chunks are recorded; ``None`` where another gateway does, or did."""
+        self._recorder: ChunkRecorder | None = None
         self._inner = inner
         self._tag = tag.encode()
-        self._id_head = b"id: %b." % self._tag
-        self._token_parts: tuple[bytes, bytes] | None = None
-        """Bytes before and behind the text of a token's event, once such events need no chunk."""
+        self._token_parts: tuple[bytes, bytes, bytes] | None = None
+        """Bytes of a token's event before its numbers, behind them and behind its text, once such events need no chunk,
+        which stays so.
+        """
         self._units = [0] * num_choices
         self._cursor = cursor
         self._seen = cursor.seen or self._units.copy()
@@ -71,12 +73,21 @@ class NumberedRenderer(Renderer):
         self._num_skipped = cursor.num_skipped
         self._retry = RETRY
 
+    @property
+    def recorder(self) -> ChunkRecorder | None:
+        """Where chunks are recorded; ``None`` where another gateway does, or did."""
+        return self._recorder
+
+    @recorder.setter
+    def recorder(self, recorder: ChunkRecorder) -> None:
+        self._recorder, self._token_parts = recorder, None
+
     def body(self, chunks: Sequence[ChoiceChunk], usage: Usage) -> dict[str, Any]:
         """The whole answer at once."""
-        if self.recorder is not None:
+        if self._recorder is not None:
             for chunk in chunks:
-                self.recorder.note(chunk)
-            self.recorder.note_whole()
+                self._recorder.note(chunk)
+            self._recorder.note_whole()
         return self._inner.body(chunks, usage)
 
     def stream_part(self, chunks: Sequence[ChoiceChunk]) -> bytes:
@@ -87,25 +98,28 @@ class NumberedRenderer(Renderer):
         """An event of a token; chunks go before where it is not certain that it is new to the client."""
         if (parts := self._token_parts) is None and (parts := self._find_parts()) is None:
             return None
-        if (recorder := self.recorder) is not None:
-            if not recorder.is_plain:
-                return None
+        if (recorder := self._recorder) is not None:
             recorder.note_token(token_id)
         units = self._units
         units[0] = num_units = units[0] + 1
         if not text:
             return b""
         self._num_events = number = self._num_events + 1
-        return b"".join((self._id_head, _text(number), b".", _text(num_units), parts[0], orjson.dumps(text), parts[1]))
+        head, before, behind = parts
+        if number < _NUM_TEXTS and num_units < _NUM_TEXTS:
+            return _join((head, _NUMBERS[number], b".", _NUMBERS[num_units], before, _json(text), behind))
+        return b"%b%d.%d%b%b%b" % (head, number, num_units, before, _json(text), behind)
 
-    def _find_parts(self) -> tuple[bytes, bytes] | None:
+    def _find_parts(self) -> tuple[bytes, bytes, bytes] | None:
         """From here on events of tokens differ in ids and texts alone; ``None`` where that is not certain."""
         is_special = self._is_behind or self._retry or len(self._units) > 1 or self._num_events < self._num_skipped
-        template = None if is_special else self._inner.token_template
+        if is_special or not (self._recorder is None or self._recorder.is_plain):
+            return None
+        template = self._inner.token_template
         if template is None or template.around is None:
             return None
         before, behind = template.around
-        self._token_parts = b"\n" + before, behind
+        self._token_parts = b"id: %b." % self._tag, b"\n" + before, behind
         return self._token_parts
 
     def stream_end(self, usage: Usage) -> bytes:
@@ -115,8 +129,8 @@ class NumberedRenderer(Renderer):
         events = _events(self._inner.stream_end(usage))
         if self._num_skipped > self._num_events + len(events):
             raise BadRequest("starting_after is no event of this stream", param="starting_after", code="invalid_cursor")
-        if self.recorder is not None:
-            self.recorder.note_whole()
+        if self._recorder is not None:
+            self._recorder.note_whole()
         place, parts = self._place(), []
         for number, event in enumerate(events, 1):
             self._num_events += 1
@@ -130,8 +144,8 @@ class NumberedRenderer(Renderer):
         return self._inner.stream_failure(error)
 
     def _chunk(self, chunk: ChoiceChunk) -> bytes:
-        if self.recorder is not None:
-            self.recorder.note(chunk)
+        if self._recorder is not None:
+            self._recorder.note(chunk)
         before = self._units[chunk.index]
         after = before + len(chunk.token_ids) + (chunk.finish_reason is not None)
         if self._is_behind:
@@ -194,10 +208,6 @@ class NumberedRenderer(Renderer):
         if len(self._units) == 1:
             return b"%d" % self._units[0]
         return "-".join(map(str, self._units)).encode()
-
-
-def _text(number: int) -> bytes:
-    return _NUMBERS[number] if number < len(_NUMBERS) else b"%d" % number
 
 
 def _events(data: bytes) -> list[bytes]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stratos.common.errors import StratosError
+from stratos.core.requests.records import PositionLogprobs
 from stratos.store.sealed.stream_frames import StreamFrame
 from stratos.store.sealed.stream_scripts import MOST_TURNS
 from stratos.store.sealed.stream_store import StreamWrite
@@ -20,8 +21,10 @@ from stratos_gateway.streams.codec import Piece, add_piece, add_tokens, encode_b
 
 BLOCK_BYTES = 1024
 """A block is written again, longer, until it has so many: about 300 tokens."""
-_MOST_TURNS = MOST_TURNS // 2
-"""Turns after which a stream's block is written at the latest; readers look for frames in twice as many."""
+_MOST_TURNS = MOST_TURNS * 3 // 4
+"""Turns after which a stream's block is written at the latest; readers look for frames in some more."""
+_LEAST_AGE = 0.75
+"""Part of these turns, or of most words, after which blocks are written, those that wait longest first."""
 _MOST_WORDS = 3 * 64 * 1024
 """As many numbers in frames of a tenant, three for each token: 1 MiB sealed."""
 _SPARE_TURNS = 32
@@ -53,6 +56,7 @@ class OwnedStream:
         num_choices: over all prompts.
         end_with: ends the answer with an error.
         has_logprobs: its answer has log probabilities, which no frame has.
+        has_prompt: and those of its prompts.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class OwnedStream:
         end_with: Callable[[StratosError], None],
         *,
         has_logprobs: bool = False,
+        has_prompt: bool = False,
     ) -> None:
         self.tenant_id, self.stream_id = tenant_id, stream_id
         self.epoch, self._block, self._number = begins.epoch, begins.block, begins.number
@@ -84,9 +89,11 @@ class OwnedStream:
         self.ends = ""
         self.words: list[int] = []
         """Newest tokens of all streams of the tenant, as ``TenantFrames`` has them."""
-        self._num_choices, self._has_logprobs = num_choices, has_logprobs
+        self._num_choices, self._has_logprobs, self._has_prompt = num_choices, has_logprobs, has_prompt
+        self._told: dict[int, Sequence[PositionLogprobs]] = {}
+        """Log probabilities of prompts that are recorded: all choices of a prompt have the same."""
         self._num_skipped = [0] * num_choices
-        self._can_be_plain = self.is_plain = num_choices == 1 and not has_logprobs
+        self._can_be_plain = self.is_plain = num_choices == 1 and not (has_logprobs or has_prompt)
         """All tokens that come are to be recorded, and of one choice."""
         self.is_framed = False
         """A block of it is written, so a token is recorded as soon as it is in a frame."""
@@ -95,7 +102,7 @@ class OwnedStream:
         self._plain: list[int] = []
         """Tokens behind the pieces, each a piece of its own: a chunk costs no more than its place here."""
         self._num_pieces = begins.num_pieces + len(begins.tail)
-        """Pieces of all blocks, before the plain ones."""
+        """Pieces of all blocks, with the plain ones."""
         self._num_written = 0
         self._ended_unix_s = 0
 
@@ -129,24 +136,31 @@ class OwnedStream:
             self.is_plain = self._can_be_plain and not any(self._num_skipped)
             ids, entries = ids[num_skipped:], entries[num_skipped:]
         logprobs = [entry.logprobs for entry in entries]
-        piece = Piece(chunk.index, ids, chunk.finish_reason is not None, chunk.cause, logprobs)
+        prompt = () if id(chunk.prompt_logprobs) in self._told else chunk.prompt_logprobs
+        self._told[id(prompt)] = prompt
+        piece = Piece(chunk.index, ids, chunk.finish_reason is not None, chunk.cause, logprobs, prompt)
         if piece.ends and not self._ended_unix_s:
             self._ended_unix_s = int(self.ended_unix_s())  # before it is rendered, so that both say the same
-        add_piece(self._pieces, piece, self._num_choices, has_logprobs=self._has_logprobs)
+        add_piece(self._pieces, piece, self._num_choices, has_logprobs=self._has_logprobs, has_prompt=self._has_prompt)
         self._num_pieces += 1
         self.become_due()
 
     def note_token(self, token_id: int) -> None:
         """A chunk of one token of its only choice, which goes on; ``skip`` has nothing left."""
-        if self.is_lost:
-            return
-        plain = self._plain
         if self.is_framed:
-            words = self.words
-            words += (self._number, self._num_pieces + len(plain), token_id)
+            words, piece = self.words, self._num_pieces
+            words += (self._number, piece, token_id)
+            self._num_pieces = piece + 1
+        elif self.is_lost:
+            return
         else:
+            self._num_pieces += 1
             self.become_due()
-        plain.append(token_id)
+        self._plain.append(token_id)
+
+    def lose(self) -> None:
+        """Record it no more."""
+        self.is_lost, self.is_framed = True, False
 
     def note_whole(self) -> None:
         """Everything has come."""
@@ -161,7 +175,6 @@ class OwnedStream:
         """Pack what waits, so that a write after an outage has little to pack."""
         if self._plain:
             add_tokens(self._pieces, self._plain)
-            self._num_pieces += len(self._plain)
             self._plain.clear()
 
     def write(self) -> StreamWrite:
@@ -233,11 +246,11 @@ class TenantFrames:
         """Streams whose blocks are to be written now."""
         if not self._behind:
             return []
-        most, num_words = 1 + len(self._behind) // (_MOST_TURNS // 4), self._num_words
+        most, num_words = 1 + len(self._behind) // (_MOST_TURNS // 8), self._num_words
         found: list[OwnedStream] = []
         for stream, (at_turn, at_words) in self._behind.items():
             age = max((turn - at_turn) / _MOST_TURNS, (num_words - at_words) / _MOST_WORDS)
-            if age < 0.5 or (age < 1 and len(found) >= most):
+            if age < _LEAST_AGE or (age < 1 and len(found) >= most):
                 break
             found.append(stream)
         return found

@@ -8,11 +8,13 @@ import orjson
 
 from stratos.common.errors import StratosError, StreamCancelled, StreamGone
 from stratos.core.generation import ChoiceDelta
+from stratos.core.requests.records import PositionLogprobs
 from stratos.store.sealed.stream_store import Found, StreamRecord
 from stratos_gateway.answering.request import PreparedGeneration
 from stratos_gateway.generation.fanout import fresh_journals, note_continuation
 from stratos_gateway.generation.journal import ChoiceJournal
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+from stratos_gateway.preparation.options import num_prompt_logprobs
 from stratos_gateway.streams.codec import Piece, decode_block, decode_end
 from stratos_gateway.streams.cursor import FROM_THE_START, Cursor
 from stratos_gateway.streams.owned import Ownership
@@ -37,6 +39,7 @@ class RecordReading:
         stops = options.stop, options.include_stop
         self._num_choices, self._note_end = options.n, note_end
         self._has_logprobs = options.num_logprobs is not None
+        self._has_prompt = num_prompt_logprobs(options) is not None
         self._num_prompt_tokens = sum(spec.num_told_prompt_tokens for spec in prepared.specs)
         self._num_prior = sum(spec.num_prior_tokens for spec in prepared.specs)
         self._token_of = prepared.token_of
@@ -46,6 +49,8 @@ class RecordReading:
             choice.cuts = [choice.num_prior + cut for cut in cursor.cuts(number)]
         self.num_cached: Sequence[int] = ()
         """Tokens of each prompt that a prefix cache had."""
+        self.prompt_logprobs: list[Sequence[PositionLogprobs]] = [()] * len(self.journals)
+        """Of each prompt's tokens, where they were asked for."""
         self.block = 0
         """Number of the block that is read next."""
         self._num_before, self._num_pieces = 0, 0
@@ -95,7 +100,9 @@ class RecordReading:
         num_prompts = len(self.journals)
         try:
             num_choices = num_prompts * self._num_choices
-            block = decode_block(content, num_prompts, num_choices, has_logprobs=self._has_logprobs)
+            block = decode_block(
+                content, num_prompts, num_choices, has_logprobs=self._has_logprobs, has_prompt=self._has_prompt
+            )
         except ValueError as error:
             raise StreamGone("the record of this stream cannot be read") from error
         if number != self.block:
@@ -132,7 +139,9 @@ class RecordReading:
         )
 
     def _read(self, piece: Piece) -> None:
-        choice = self.choices[piece.choice]
+        choice, prompt = self.choices[piece.choice], piece.choice // self._num_choices
+        if piece.prompt:
+            self.prompt_logprobs[prompt] = piece.prompt
         choice.accept(
             ChoiceDelta(
                 index=choice.index,
@@ -144,6 +153,8 @@ class RecordReading:
         )
         while (chunk := choice.take()) is not None:
             chunk.index = piece.choice
+            if chunk.is_first:
+                chunk.prompt_logprobs = self.prompt_logprobs[prompt]
             self.ready.append(chunk)
             if not choice.has_cuts:
                 break

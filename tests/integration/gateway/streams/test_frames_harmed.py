@@ -69,10 +69,10 @@ async def test_an_older_block_in_the_place_of_a_newer_one_leaves_a_gap_that_noth
     note(stream, 0)
     await one.turn()
     older = await redis.hget(RECORDS, "s/0")
-    for token_id in range(1, 90):
+    for token_id in range(1, 180):
         note(stream, token_id)
         await one.turn()
-    assert len(blocks_of(await two.look("s"))) > 40
+    assert len(blocks_of(await two.look("s"))) > 100
     await redis.hset(RECORDS, "s/0", older)  # type: ignore[arg-type]
     assert tokens_of(await two.look("s")) == [0]
 

@@ -140,6 +140,45 @@ async def test_log_probabilities_come_again_and_go_on(worlds: list[AdminWorld], 
         assert (rest.status, told(begun, rest)) == (200, expected), most
 
 
+ECHOED: dict[str, Any] = {"prompt": ["go on", "and on"], "n": 2, "echo": True, "logprobs": 1, "temperature": 1.0}
+
+
+async def test_log_probabilities_of_prompts_come_again_and_go_on(worlds: list[AdminWorld]) -> None:
+    one, two = worlds
+    path = "/v1/completions"
+    first = await whole(one, path, "a key", **ECHOED)
+    assert texts(await whole(two, path, "a key", **ECHOED)) == texts(first)
+    assert num_submits(worlds) == 2, "of each prompt"
+    expected = told(first)
+    assert [entries[0][1] for entries in expected.values()] == [None] * 4, "a prompt's first token has none"
+    one.worker.step_s = 0.02
+    for most in (1, 3, 6):
+        begun = await read(one, "POST", path, body(path, **ECHOED), most=most, idempotency_key=f"cut after {most}")
+        rest = await read(two, "GET", f"/v1/streams/{begun.stream}", last_event_id=begun.last_id)
+        assert (rest.status, told(begun, rest)) == (200, expected), most
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("/v1/chat/completions", {"prompt_logprobs": 1}),
+        ("/v1/completions", {"prompt_logprobs": 1}),
+        ("/v1/completions", ECHOED),
+    ],
+)
+async def test_whole_answers_with_log_probabilities_of_prompts_are_given_again(
+    worlds: list[AdminWorld], path: str, more: dict[str, Any]
+) -> None:
+    sent, answers = body(path, **more) | {"stream": False}, []
+    for world in (*worlds, worlds[0]):
+        headers = {"authorization": f"Bearer {world.keys['user']}", "idempotency-key": "whole"}
+        answers.append(await world.public.post(path, json=sent, headers=headers))
+    assert [answer.status_code for answer in answers] == [200] * 3
+    assert len({answer.content for answer in answers}) == 1
+    assert b"logprobs" in answers[0].content
+    assert num_submits(worlds) == (2 if more is ECHOED else 1)
+
+
 async def test_an_answer_is_billed_once_however_often_it_is_left(worlds: list[AdminWorld], redis_url: str) -> None:
     for world in worlds:
         world.worker.step_s = 0.01

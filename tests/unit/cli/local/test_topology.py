@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from stratos.cli.data.folder import DataDir
 from stratos.cli.local import topology
-from stratos.cli.local.options import UpOptions
+from stratos.cli.local.options import UpOptions, options_for
 from stratos.cli.local.ports import GatewayListeners, any_free_port, listen_from
 from stratos.cli.local.topology import Endpoints, ProcessSpec, RunPaths
 from stratos.common.errors import BadRequest
@@ -106,6 +107,19 @@ def test_spares_come_after_the_decode_workers_and_have_memory_of_their_own(monke
     assert options.num_workers == OPTIONS.num_workers, "a spare computes nothing, so it takes no cores"
 
 
+def test_spot_workers_come_beside_the_decode_workers_and_take_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = replace(OPTIONS, spot=2, threads=1)
+    specs = topology.first_workers(options, lambda role, name, of: replace(spec_of(f"{role}_worker"), name=name))
+    assert [spec.name for spec in specs[0][0] if spec.is_spot] == ["decode-spot-0", "decode-spot-1"]
+    for name, value in specs[0][0][-1].env.items():
+        monkeypatch.setenv(name, value)
+    assert load_settings(settings_class("decode_worker")).is_spot
+    assert options.num_workers == OPTIONS.num_workers + 2
+    assert options.pool_of("decode-spot-0") == ""
+    made = options_for(["/m/a", "/m/b"], None, partial(UpOptions, spot=1))
+    assert (made.spot, made.more_models[0].spot, made.num_workers) == (1, 0, 5), "of the first model alone"
+
+
 def test_an_unknown_setting_would_be_noticed() -> None:
     with pytest.raises(SystemExit, match="unknown setting"):
         check_names(settings_class("router"), {"STRATOS_ROUTER_NO_SUCH_THING": "1"})
@@ -144,6 +158,9 @@ def test_secrets_are_not_shown() -> None:
         ({"decode": 0, "spares": 1}, "--spares"),
         ({"spares": 1, "pools": "fast"}, "--spares does not go with --pools"),
         ({"spares": 1, "share_device": "a,b"}, "--spares does not go with --share-device"),
+        ({"spot": 17}, "--spot"),
+        ({"decode": 0, "spot": 1}, "--spot"),
+        ({"spot": 1, "share_device": "a,b"}, "--spot does not go with --share-device"),
         ({"port": 0}, "--port"),
         ({"port": 70000}, "--port"),
         ({"engine": "x"}, "--engine"),

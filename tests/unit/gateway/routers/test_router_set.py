@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 
 from stratos.common.errors import Draining, Overloaded, PromptRefused, QueueTimeout
+from stratos.core.fleet import HELD, RESTING, FleetWorker, SleepState
 from stratos.core.placement import Outcome
 from stratos.core.requests.convictions import Conviction
 from stratos_gateway.routers import outbox
 from stratos_gateway.routers.router_set import preferred
 from tests.support.fakes.router_peers import CONFIG, MODEL_NAME, FakePeer, RouterWorld, router_set
 from tests.support.waiting import eventually
-from tests.support.worlds.fleet_samples import make_request
+from tests.support.worlds.fleet_samples import make_request, make_status
 
 A, B = "10.0.0.1", "10.0.0.2"
 
@@ -319,3 +321,34 @@ async def test_a_router_that_is_back_takes_the_calls_of_its_own_models_and_leave
         assert len(standing.requests) == 2, "the other call was not sent again"
         standing.holds = False
         assert (await stays).router_address == standing.address
+
+
+def worker(name: str, **changes: object) -> FleetWorker:
+    of_worker = {key: changes.pop(key) for key in ("is_live", "out_reason") if key in changes}
+    status = make_status(name, **changes)
+    return FleetWorker(ref=status.ref, status=status, **{"is_live": True, **of_worker})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("more", "counts"),
+    [
+        (worker("live"), (2, 2)),
+        (worker("asleep", is_live=False, out_reason=RESTING, sleep_state=SleepState.ASLEEP), (2, 2)),
+        (worker("away", is_live=False, out_reason="it does not answer"), (1, 2)),
+        (worker("spare", is_live=False, out_reason=HELD, sleep_state=SleepState.STANDBY), (1, 1)),
+        (worker("spot", is_spot=True), (1, 1)),
+        (worker("silent", is_live=False, out_reason="it does not answer", is_spot=True), (1, 1)),
+        (replace(worker("new"), status=None), (1, 1)),
+    ],
+    ids=lambda value: value.ref.worker_id if isinstance(value, FleetWorker) else "",
+)
+async def test_a_model_lives_by_workers_that_any_request_may_have(more: FleetWorker, counts: tuple[int, int]) -> None:
+    async with router_set(A) as world:
+        await eventually(lambda: world.metric("stratos_routers", state="up") == 1)
+        first = worker("first")
+        assert first.status is not None
+        world.peers[f"{A}:1"].workers = (first, more)
+        found = await world.routers.known_workers()
+        digest, role = first.status.identity.model_digest, first.ref.role
+        assert tuple(of[digest][role] for of in found) == counts
+        assert await world.routers.live_workers() == found[0]

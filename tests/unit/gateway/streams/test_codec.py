@@ -41,18 +41,25 @@ TOKENS = st.builds(
     TokenLogprob, st.integers(0, 300_000), st.floats(max_value=0.0, width=32, allow_nan=False), st.integers(1, 300_000)
 )
 POSITIONS = st.builds(PositionLogprobs, TOKENS, st.lists(TOKENS, max_size=3).map(tuple))
+PARTS = ["logprobs", "prompt"]
 
 
-@given(st.lists(st.tuples(pieces(), st.lists(POSITIONS, max_size=5).map(tuple))))
-def test_log_probabilities_come_back_bit_by_bit(found: list[tuple[Piece, tuple[PositionLogprobs, ...]]]) -> None:
-    written, buffer = [replace(piece, logprobs=logprobs) for piece, logprobs in found], bytearray()
+@given(
+    st.lists(st.tuples(pieces(), st.lists(POSITIONS, max_size=5).map(tuple))),
+    st.sets(st.sampled_from(PARTS), min_size=1),
+)
+def test_log_probabilities_come_back_bit_by_bit(
+    found: list[tuple[Piece, tuple[PositionLogprobs, ...]]], parts: set[str]
+) -> None:
+    written, buffer = [replace(piece, **dict.fromkeys(parts, logprobs)) for piece, logprobs in found], bytearray()
+    told = {f"has_{part}": True for part in parts}
     for piece in written:
-        add_piece(buffer, piece, 6, has_logprobs=True)
+        add_piece(buffer, piece, 6, **told)
     content = encode_block((), 0, bytes(buffer))
-    assert list(decode_block(content, 0, 6, has_logprobs=True).pieces) == written
+    assert list(decode_block(content, 0, 6, **told).pieces) == written
     if found and found[-1][1]:
         with pytest.raises(ValueError, match="not a block"):
-            decode_block(content[:-1], 0, 6, has_logprobs=True)
+            decode_block(content[:-1], 0, 6, **told)
 
 
 @given(st.lists(pieces()), st.lists(st.integers(0, 9999), min_size=3, max_size=3), st.integers(0, 1 << 40))

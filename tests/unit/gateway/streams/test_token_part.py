@@ -58,6 +58,15 @@ def test_a_token_and_a_chunk_give_the_same_bytes(
         assert written[0] == written[1]
 
 
+def test_ids_count_on_however_long_a_stream_is() -> None:
+    renderer = NumberedRenderer(CompletionRenderer(answer(), shipped_tokenizer()), "a" * 12, 1)
+    for number in range(2):
+        renderer.stream_part([chunk(number, "a")])
+    last = [renderer.token_part(7, "" if number == 5 else "b") for number in range(2, 4100)][-1]
+    assert last is not None
+    assert last.startswith(b"id: aaaaaaaaaaaa.4099.4100\ndata: {")
+
+
 @pytest.mark.parametrize("field", ["return_token_ids", "continuous_usage"])
 def test_what_tells_more_than_text_is_told_by_chunks(field: str) -> None:
     renderer = CompletionRenderer(answer(**{field: True}), shipped_tokenizer())

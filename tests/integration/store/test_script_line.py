@@ -1,0 +1,82 @@
+"""A script on a connection that is read by hand: each call gets its own answer, or an error in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from redis.asyncio import Redis
+
+from stratos.common.errors import DependencyDown
+from stratos.store.counters.script_line import ScriptLine
+from stratos.store.records.settings import RecordStoreConfig
+from stratos.store.redis import open_redis, translate_redis_errors
+
+ECHO = "redis.call('INCR', KEYS[1]); return string.rep(ARGV[1], ARGV[2])"
+
+
+@pytest.fixture
+async def redis(redis_url: str) -> AsyncIterator[Redis]:
+    async with open_redis(redis_url) as redis:
+        yield redis
+
+
+class Line:
+    """A line whose answers are as long as they are wanted."""
+
+    def __init__(self, redis: Redis, text: str = ECHO) -> None:
+        self._line = ScriptLine(redis, RecordStoreConfig(), text)
+
+    async def ask(self, word: str, times: int = 1) -> object:
+        with translate_redis_errors():
+            return await self._line([b"calls"], [word.encode(), b"%d" % times])
+
+
+async def test_answers_of_every_length(redis: Redis) -> None:
+    line = Line(redis)
+    for times in (1, 0, 3, 1_000_000, 2):
+        assert await line.ask("ab", times) == "ab" * times
+
+
+async def test_a_script_that_was_forgotten_and_a_connection_that_was_cut_are_no_errors(redis: Redis) -> None:
+    line = Line(redis)
+    assert await line.ask("a") == "a"
+    await redis.script_flush()
+    assert [await line.ask(word) for word in "bc"] == ["b", "c"]
+    own = await redis.client_id()
+    others = [row["id"] for row in await redis.client_list() if int(row["id"]) != own]
+    assert others
+    for other in others:
+        await redis.client_kill_filter(_id=other)
+    assert [await line.ask(word) for word in "de"] == ["d", "e"]
+    assert await redis.get("calls") == "5"
+
+
+async def test_an_error_is_told_and_the_next_call_is_answered(redis: Redis) -> None:
+    line = Line(redis, "if ARGV[1] == 'x' then return redis.error_reply('READONLY it is') end return ARGV[1]")
+    for _ in range(2):
+        with pytest.raises(DependencyDown, match="takes no writes now"):
+            await line.ask("x")
+        assert await line.ask("a") == "a"
+
+
+async def test_an_answer_that_comes_too_late_is_not_that_of_the_next_call(redis: Redis) -> None:
+    line = Line(redis)
+    assert await line.ask("a") == "a"
+    await redis.client_pause(1_200)
+    with pytest.raises(DependencyDown):
+        await line.ask("late")
+    await redis.ping()
+    assert await line.ask("b") == "b"
+
+
+async def test_a_call_that_was_left_leaves_no_answer_behind(redis: Redis) -> None:
+    line = Line(redis)
+    assert await line.ask("a") == "a"
+    await redis.client_pause(300)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await line.ask("left")
+    await redis.ping()
+    assert await line.ask("b") == "b"
