@@ -38,7 +38,7 @@ PLANNED = "decodeWorker.autoscaling.mode=planner,autoscaling.metricsApi.owner=re
 VALUES = "tests/e2e/point_6.values.yaml"
 ARITHMETIC = "tests/e2e/point_6.arithmetic.values.yaml"
 ALERTS: dict[str, Any] = yaml.safe_load((ROOT / "tests/e2e/point_6.alerts.yaml").read_text())
-KEPT_ON_SAFE_NODES = ("gateway", "router", "prefillWorker", "loraRegistry", "autoscaler", "redis")
+KEPT_ON_SAFE_NODES = ("gateway", "router", "prefillWorker", "loraRegistry", "autoscaler", "redis", "objectStore")
 WINDOW = "1m"
 RAISED_WITHIN_S, QUIET_S = 420.0, 45.0
 RESOLVED_WITHIN_S = 420.0
