@@ -119,7 +119,7 @@ class WorkerSession:
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
 
     async def _welcome(self, timeout_s: float) -> Any:
-        """What the worker says first; ``None`` where it says nothing in time."""
+        """First word of the worker; ``None`` where it says nothing in time."""
         try:
             async with asyncio.timeout(timeout_s):
                 self._call = decode_pb2_grpc.DecodeServiceStub(self._channel).Session()
