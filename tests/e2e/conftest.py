@@ -41,7 +41,7 @@ def cluster() -> ClusterSettings:
 
 @pytest.fixture(scope="session")
 def report(cluster: ClusterSettings) -> ClusterReport:
-    return ClusterReport.from_environment(f"local cluster, Kubernetes {Kubectl().server_version()}")
+    return ClusterReport.from_environment(f"local cluster, Kubernetes {Kubectl().server_version()}", cluster.tag)
 
 
 @pytest.fixture(scope="session")

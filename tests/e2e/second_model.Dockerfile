@@ -1,5 +1,6 @@
-# The model that calls functions as an image of its own, with the cp that an init container takes it out with. Build context:
+# The model that calls functions, and beside it one that no release serves, as an image of its own, with the cp that an init container takes it out with. Build context:
 # the root of the repository.
 ARG IMAGE
 FROM ${IMAGE}
 COPY models/tools /model
+COPY models/draft /other

@@ -97,7 +97,7 @@ def has_tls_alone(release: Release) -> None:
 
 def comes(client: ClientPod, release: Release, load: StreamingLoad, cluster: ClusterSettings) -> dict[str, float]:
     """Seconds until its status says so, and until it answers."""
-    apply_model(release.kubectl, SECOND, of_image(f"{cluster.repository}{IMAGE}:{cluster.tag}"))
+    apply_model(release.kubectl, SECOND, of_image(cluster, "/model"))
     answered_s = wait_until("it answers", lambda: ask(client, release).status == 200, READY_S)
     wait_until("its status says so", lambda: status(release.kubectl, SECOND)["state"] == "Ready", READY_S)
     answer = ask(client, release)
@@ -116,14 +116,15 @@ def grows(release: Release) -> dict[str, float]:
 
 def changes(client: ClientPod, release: Release, load: StreamingLoad, cluster: ClusterSettings) -> dict[str, float]:
     """Another source under its name: every request has an answer, before, while its pods are replaced, and after."""
-    old = status(release.kubectl, SECOND)["digest"]
-    image = f"{cluster.repository}model-demo:{cluster.tag}"
-    apply_model(release.kubectl, SECOND, of_image(image))
+    before = status(release.kubectl, SECOND)
+    apply_model(release.kubectl, SECOND, of_image(cluster, "/other"))
 
     def is_changed() -> bool:
-        assert ask(client, release).status == 200, "a request failed while its pods were replaced"
+        assert ask(client, release).events[-1] == "[DONE]", "a request failed while its pods were replaced"
         found = status(release.kubectl, SECOND)
-        return bool(found["state"] == "Ready" and found["digest"] != old and shown(release, "decode") == "2/2")
+        is_recorded = found["record"]["count"] > before["record"]["count"]
+        is_other = found["digest"] != before["digest"]
+        return bool(is_recorded and is_other and found["reason"] == "Serving" and shown(release, "decode") == "2/2")
 
     took_s = wait_until("all of its workers have the other source", is_changed, 2 * READY_S)
     load.wait_streams()
@@ -139,8 +140,9 @@ def goes(client: ClientPod, release: Release, load: StreamingLoad) -> dict[str, 
     return {"taken away: unknown after, s": unknown_s, "taken away: gone after, s": gone_s}
 
 
-def of_image(reference: str) -> dict[str, Any]:
-    return {"source": {"image": {"reference": reference, "path": "/model"}}, "servedName": SECOND}
+def of_image(cluster: ClusterSettings, path: str) -> dict[str, Any]:
+    reference = f"{cluster.repository}{IMAGE}:{cluster.tag}"
+    return {"source": {"image": {"reference": reference, "path": path}}, "servedName": SECOND}
 
 
 def shown(release: Release, pool: str) -> str:

@@ -37,6 +37,14 @@ def test_mtls_is_on_and_its_job_may_write_its_own_secrets_alone(defaults: list[O
     assert cron["activeDeadlineSeconds"] < 3600, "one that hangs keeps none after it from running"
 
 
+def test_jobs_of_certificates_go_before_ordinary_pods_where_nodes_are_full(defaults: list[Object]) -> None:
+    of_jobs = {p.owner: p.spec.get("priorityClassName") for p in pods(defaults) if p.component == "certificates"}
+    assert len(of_jobs) == 4
+    assert set(of_jobs.values()) == {pod_spec(defaults, "demo-router")["priorityClassName"]}
+    unranked = checked({"priorityClasses": {"create": False}})
+    assert not any("priorityClassName" in p.spec for p in pods(unranked) if p.component == "certificates")
+
+
 def kv_ports(objects: list[Object]) -> list[tuple[int, int]]:
     """First and last port on which decode workers take KV from prefill workers."""
     rules = one(objects, "NetworkPolicy", "demo-decode-worker")["spec"]["ingress"]

@@ -27,6 +27,18 @@ def test_what_failed_is_named_until_it_passes(tmp_path: Path, monkeypatch: pytes
     assert "test_point_1" in page
 
 
+def test_each_point_and_test_names_what_it_ran_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "e2e.json"
+    monkeypatch.setenv("E2E_REPORT", str(path))
+    monkeypatch.setattr("os.getloadavg", lambda: (3.14, 2.0, 1.0))
+    report = ClusterReport.from_environment("a cluster", "e2e-0123")
+    report.add("point 1: install", has_passed=True, pods=12)
+    report.end("test_point_1", seconds=61.2)
+    page = path.with_suffix(".md").read_text()
+    assert ", images e2e-0123, load average 3.1 2.0 1.0." in page
+    assert "| e2e-0123 | 3.1 2.0 1.0 |" in page
+
+
 def test_two_runs_side_by_side_write_one_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "e2e.json"
     monkeypatch.setenv("E2E_REPORT", str(path))

@@ -36,9 +36,13 @@ spec:
 {{- if or (include "stratos.hasCertificateJob" .) (include "stratos.hasCredentialsJob" .) }}yes{{ end -}}
 {{- end }}
 
-{{/* Pod spec of a job that calls the API server: dict root, name, command (YAML list). */}}
+{{/* Pod spec of a job that calls the API server: dict root, name, command (YAML list). Without certificates nothing serves, so
+     that it goes before ordinary pods where nodes are full. */}}
 {{- define "stratos.secretsPod" -}}
 restartPolicy: OnFailure
+{{- if .root.Values.priorityClasses.create }}
+priorityClassName: {{ include "stratos.clusterName" (list .root "serving") }}
+{{- end }}
 serviceAccountName: {{ include "stratos.serviceAccount" (dict "root" .root "component" "certificates") }}
 {{ include "stratos.podSecurity" .root | replace "automountServiceAccountToken: false" "automountServiceAccountToken: true" }}
 containers:

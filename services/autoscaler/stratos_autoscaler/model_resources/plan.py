@@ -1,7 +1,8 @@
 """The next writes for one Model, from what it asks for and what there is: no calls, no clock.
 
     comes    finalizer ──▶ Deployments, budgets, HPAs and the job that records it, all at once
-    changes  what differs is applied; what the template or the sizes no longer have goes
+    changes  the job that records it, where that differs ──▶ what differs is applied; what the template or the sizes no
+             longer have goes. Workers of a source that is not recorded would serve no request: none is replaced before
     goes     jobs that record ──▶ the job that takes its records away ──▶ until its requests have ended
              ──▶ its Deployments ──▶ until their pods are gone ──▶ finalizer
 
@@ -78,19 +79,25 @@ def plan_life(model: Object, spec: ModelSpec, wanted: ModelObjects, head: str, o
         # Before anything else is there: a Model that is deleted in the next moment leaves no record behind.
         story = Story(recorded=done, served_name=spec.served_name, digest=digest)
         return ModelPlan(story=story, steps=[Finalize((*finalizers, FINALIZER))])
-    steps: list[Step] = [step for item in wanted.objects if (step := _apply(item, observed)) is not None]
+    problem, turn = first_problem(observed.of("Deployment"), observed.pods), None
+    if done.digest != wanted.record_digest:
+        turn = job_turn(wanted.record, f"model-{spec.name}", head, done.count, observed, StatusReason.RECORD_FAILED)
+    is_recording = turn is not None and turn.state is not JobStage.DONE
+    steps: list[Step] = [
+        step
+        for item in wanted.objects
+        if (step := _apply(item, observed)) is not None and not (is_recording and done.count and _replaces(step))
+    ]
     names = {(item["kind"], item["metadata"]["name"]) for item in wanted.objects}
     steps += [
         delete_of(kind, found)
         for (kind, name), found in observed.objects.items()
         if kind in KINDS and (kind, name) not in names
     ]
-    problem, is_recording = first_problem(observed.of("Deployment"), observed.pods), False
-    if done.digest != wanted.record_digest:
-        turn = job_turn(wanted.record, f"model-{spec.name}", head, done.count, observed, StatusReason.RECORD_FAILED)
+    if turn is not None:
         steps += turn.steps
-        problem, is_recording = problem or turn.problem, turn.state is not JobStage.DONE
-        if turn.state is JobStage.DONE:
+        problem = problem or turn.problem
+        if not is_recording:
             done = Recorded(digest=wanted.record_digest, count=done.count + 1)
     return ModelPlan(
         story=Story(
@@ -157,6 +164,11 @@ def _apply(item: Object, observed: ObservedModel) -> Apply | None:
         # version makes it a conflict where a scaler was quicker.
         made = {**item, "spec": {**item["spec"], "replicas": live["spec"].get("replicas", 1)}}
     return Apply(made, version)
+
+
+def _replaces(step: Apply) -> bool:
+    """It may replace pods that serve."""
+    return step.item["kind"] == "Deployment" and bool(step.version)
 
 
 def _is_resized(item: Object, notes: Mapping[str, Any]) -> bool:

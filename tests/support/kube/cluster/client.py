@@ -62,8 +62,9 @@ def client_pod(kubectl: Kubectl, image: str, name: str = "client", *, avoid: Seq
     kubectl.apply(
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": kubectl.namespace},
          "spec": {"containers": [container], "volumes": [{"name": "tmp", "emptyDir": {}}], "securityContext": security,
-                  "affinity": avoiding(*avoid) if avoid else {}, "automountServiceAccountToken": False,
-                  "enableServiceLinks": False, "terminationGracePeriodSeconds": 0}}
+                  "affinity": avoiding(*avoid) if avoid else {}, "priorityClassName": kubectl.priority_class,
+                  "automountServiceAccountToken": False, "enableServiceLinks": False,
+                  "terminationGracePeriodSeconds": 0}}
     )  # fmt: skip
     try:
         kubectl("wait", f"pod/{name}", "--for=condition=Ready", "--timeout=120s", timeout_s=130)

@@ -40,6 +40,11 @@ class Kubectl:
         scope = ["-n", self.namespace] if self.namespace else []
         return run(["kubectl", *scope, *argv], stdin=stdin, timeout_s=timeout_s)
 
+    @property
+    def priority_class(self) -> str:
+        """Of the tests' own pods in the namespace: no worker takes their room on a full node, and they take none."""
+        return f"{self.namespace}-tests"
+
     def apply(self, *objects: dict[str, Any]) -> None:
         self("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
 

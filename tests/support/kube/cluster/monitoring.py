@@ -137,14 +137,14 @@ def monitoring(kubectl: Kubectl, image: str, files: Mapping[str, Any], *, avoid:
         {"apiVersion": rbac, "kind": "Role", "metadata": account, "rules": may},
         {"apiVersion": rbac, "kind": "RoleBinding", "metadata": account, "subjects": [subject], "roleRef": role},
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": account, "data": content},
-        {"apiVersion": "v1", "kind": "Pod", "metadata": account, "spec": _spec(kubectl.namespace, image, avoid)},
+        {"apiVersion": "v1", "kind": "Pod", "metadata": account, "spec": _spec(kubectl, image, avoid)},
     )
     kubectl("wait", f"pod/{NAME}", "--for=condition=Ready", "--timeout=120s", timeout_s=130)
     with _forwarded(kubectl) as url:
         yield Monitoring(url)
 
 
-def _spec(namespace: str, image: str, avoid: Sequence[str]) -> dict[str, Any]:
+def _spec(kubectl: Kubectl, image: str, avoid: Sequence[str]) -> dict[str, Any]:
     common = {
         "image": image, "imagePullPolicy": "IfNotPresent",
         "securityContext": {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
@@ -157,9 +157,10 @@ def _spec(namespace: str, image: str, avoid: Sequence[str]) -> dict[str, Any]:
         "args": ["--config.file=/watch/prometheus.yaml", "--storage.tsdb.path=/data", "--log.level=warn"],
         "readinessProbe": {"httpGet": {"path": "/-/ready", "port": PORT}, "periodSeconds": 2},
     }  # fmt: skip
-    discovery = {**common, "name": "discovery", "command": ["python", "-c", DISCOVER, namespace, PODS]}
+    discovery = {**common, "name": "discovery", "command": ["python", "-c", DISCOVER, kubectl.namespace, PODS]}
     return {
-        "serviceAccountName": NAME, "containers": [prometheus, discovery], "affinity": avoiding(*avoid),
+        "serviceAccountName": NAME, "priorityClassName": kubectl.priority_class,
+        "containers": [prometheus, discovery], "affinity": avoiding(*avoid),
         "volumes": [{"name": "data", "emptyDir": {}}, {"name": "found", "emptyDir": {}},
                     {"name": "watch", "configMap": {"name": NAME}}],
         "securityContext": {"runAsNonRoot": True, "runAsUser": 10001, "fsGroup": 10001,

@@ -36,7 +36,7 @@ def provide_own_stores(release: Release, cluster: ClusterSettings, *, avoid: Seq
         },
     }  # fmt: skip
     for name, container in containers.items():
-        kubectl.apply(*_served(kubectl.namespace, name, container, avoid))
+        kubectl.apply(*_served(kubectl, name, container, avoid))
     values = {"redis-url": f"redis://:{password}@{REDIS}:6379/0", "AWS_ACCESS_KEY_ID": "stratos"}
     about = {"name": "stratos-stores", "namespace": kubectl.namespace}
     values["AWS_SECRET_ACCESS_KEY"] = secrets.token_hex(16)
@@ -73,7 +73,7 @@ def _api_server() -> Iterator[str]:
 
 
 def _served(
-    namespace: str, name: str, container: Mapping[str, Any], avoid: Sequence[str]
+    kubectl: Kubectl, name: str, container: Mapping[str, Any], avoid: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """A pod and its Service."""
     port = container["ports"][0]["containerPort"]
@@ -87,10 +87,10 @@ def _served(
     spec = {
         "containers": [common | dict(container)], "volumes": [{"name": "tmp", "emptyDir": {}}],
         "securityContext": {"runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}},
-        "affinity": avoiding(*avoid), "automountServiceAccountToken": False, "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": 0,
+        "affinity": avoiding(*avoid), "priorityClassName": kubectl.priority_class,
+        "automountServiceAccountToken": False, "enableServiceLinks": False, "terminationGracePeriodSeconds": 0,
     }  # fmt: skip
-    about = {"name": name, "namespace": namespace}
+    about = {"name": name, "namespace": kubectl.namespace}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": about | {"labels": {"store": name}}, "spec": spec}
     ways_in = {"selector": {"store": name}, "ports": [{"port": port}]}
     return pod, {"apiVersion": "v1", "kind": "Service", "metadata": about, "spec": ways_in}

@@ -21,11 +21,15 @@ NEVER_COUNTED = ("events", "endpoints", "endpointslices.discovery.k8s.io", "pods
 def namespace(name: str, *, quota: Mapping[str, str] | None = None) -> Iterator[Kubectl]:
     """A namespace under the Pod Security level "restricted"; with ``quota`` also a ResourceQuota and a LimitRange.
 
-    Its deletion has to finish.
+    Its deletion has to finish. The tests' own pods have a class that stands above the chart's, which goes with it.
     """
     cluster, kubectl = Kubectl(), Kubectl(name)
     labels = {"pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/warn": "restricted"}
-    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    cluster.apply(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}},
+        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": kubectl.priority_class},
+         "value": 1_000_000, "preemptionPolicy": "Never"},
+    )  # fmt: skip
     if quota is not None:
         kubectl.apply(
             {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "quota", "namespace": name},
@@ -41,6 +45,7 @@ def namespace(name: str, *, quota: Mapping[str, str] | None = None) -> Iterator[
     finally:
         for left in json.loads(run(["helm", "list", "--namespace", name, "-o", "json"])):  # after a failure
             run(["helm", "uninstall", left["name"], "--namespace", name, "--wait", "--timeout", "5m"], timeout_s=330)
+        cluster("delete", "priorityclass", kubectl.priority_class)
         cluster("delete", "namespace", name, "--wait=true", "--timeout=180s", timeout_s=200)
 
 

@@ -106,6 +106,25 @@ def test_an_older_job_is_gone_before_the_next_one_begins() -> None:
     assert "Job" in kinds_of(world.turn())
 
 
+def test_no_worker_is_replaced_before_gateways_were_told_of_its_source() -> None:
+    """A source that has another name already is never recorded: the workers that serve stay."""
+    world = World(model())
+    world.settle()
+    serving(world)
+    world.model["spec"] |= {"source": OTHER_SOURCE}
+    assert kinds_of(world.turn()) == [], "the older job is taken away"
+    assert kinds_of(world.turn()) == ["Job"]
+    world.end_job("Failed")
+    assert not world.turn().steps
+    assert {kind for kind, holds in conditions(world).items() if holds == "True"} == {"Ready", "Loading", "Failed"}
+    world.end_job()
+    assert kinds_of(world.turn()) == ["Deployment", "Deployment"]
+
+
+def conditions(world: World) -> dict[str, str]:
+    return {found["type"]: found["status"] for found in world.model["status"]["conditions"]}
+
+
 def test_a_size_that_another_one_gave_is_kept_and_its_version_is_named() -> None:
     templates = templates_with(default=pool("decode", mode="none", min_workers=2, max_workers=2))
     world = World(model(), templates)
