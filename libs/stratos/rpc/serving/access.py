@@ -35,7 +35,7 @@ ACCESS: dict[str, frozenset[PeerRole]] = {
     "/stratos.api.router.v1.RouterService/ExchangeConvictions": _GATEWAY,
     "/stratos.api.router.v1.RouterService/ForgetTenant": _GATEWAY,
     "/stratos.api.router.v1.RouterService/ReportLoad": _GATEWAY,
-    "/stratos.api.router.v1.RouterService/GetFleet": _AUTOSCALER | _SUPERVISOR,
+    "/stratos.api.router.v1.RouterService/GetFleet": _GATEWAY | _AUTOSCALER | _SUPERVISOR,
     # It hands out MACs of keys and cache salts.
     "/stratos.api.gateway.v1.SnapshotService/FetchSnapshot": _GATEWAY,
     "/stratos.api.gateway.v1.LimitsService/ExchangeGateways": _GATEWAY,

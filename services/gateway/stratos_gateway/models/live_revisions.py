@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from stratos.common.errors import StratosError
@@ -11,25 +12,38 @@ from stratos.core.placement import WorkerRole
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.served_model import ServedModel
 
+_log = logging.getLogger(__name__)
 LiveWorkers = Mapping[str, Mapping[WorkerRole, int]]
 """Digest of a model -> live workers of each role."""
 
 
 async def watch_revisions(models: ModelSet, live_workers: Callable[[], Awaitable[LiveWorkers]], poll_s: float) -> None:
-    """Root task: tell the set which revisions may be chosen, until cancelled; without a router nothing changes.
+    """Root task: tell the set which revisions may be chosen, until cancelled; without a router's word nothing changes.
 
     It looks once in a while, and at once when a revision came or went.
     """
-    changed = asyncio.Event()
+    changed, said = asyncio.Event(), ""
     models.on_change(changed.set)
     while True:
         changed.clear()
         if models.has_choice:
-            with contextlib.suppress(StratosError):
-                look_at(models, await live_workers())
+            said = await _look(models, live_workers, said)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(poll_s):
                 await changed.wait()
+
+
+async def _look(models: ModelSet, live_workers: Callable[[], Awaitable[LiveWorkers]], said: str) -> str:
+    """Look once; returns why it could not, which is logged where it is not what was said before."""
+    try:
+        look_at(models, await live_workers())
+    except StratosError as error:
+        if error.message != said:
+            _log.warning("which revisions have workers is not known, so names stay where they are: %s", error.message)
+        return error.message
+    if said:
+        _log.info("it is known again which revisions have workers")
+    return ""
 
 
 def look_at(models: ModelSet, live: LiveWorkers) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from stratos.common.errors import InvalidCheckpoint
+from stratos.common.errors import InvalidCheckpoint, PeerRefused
 from stratos.core.placement import WorkerRole
 from stratos_gateway.models.live_revisions import LiveWorkers, look_at, watch_revisions
 from stratos_gateway.models.model_set import ModelSet
@@ -99,6 +99,26 @@ async def test_live_revisions_are_looked_at_when_one_comes_without_waiting_for_t
     assert models.has_looked
     watch.cancel()
     await asyncio.wait([watch])
+
+
+async def test_a_router_that_does_not_tell_is_named_once_and_so_is_its_return(
+    sample: ServedModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    models, answers = ModelSet([revision(sample, "one")]), ["no", "no", "", ""]
+    caplog.set_level("INFO")
+
+    async def live_workers() -> LiveWorkers:
+        if answers and (refusal := answers.pop(0)):
+            raise PeerRefused(refusal)
+        return {"two": {WorkerRole.DECODE: 1}}
+
+    models.put(revision(sample, "two"), 2)
+    watch = asyncio.create_task(watch_revisions(models, live_workers, poll_s=0.001))
+    await eventually(lambda: not answers and current(models) == "two", "it is told")
+    watch.cancel()
+    await asyncio.wait([watch])
+    said = [record.getMessage() for record in caplog.records]
+    assert [text.rpartition(": ")[2] for text in said] == ["no", "it is known again which revisions have workers"]
 
 
 def test_one_digest_has_one_name(sample: ServedModel) -> None:
