@@ -120,14 +120,6 @@ def test_a_call_needs_a_certificate_of_the_right_role(platform: PlatformProcess)
         asyncio.run(ask(Dialer()))
 
 
-def test_gateways_know_which_workers_live(platform: PlatformProcess) -> None:
-    """Else no name, alias or roll-out ever moves to a newer revision."""
-    key = platform.stratos("keys", "create", "--tenant", "platform", "--role", "admin").stdout.strip()
-    url, headers = f"{platform.facts()['admin_url']}/admin/v1/models", {"Authorization": f"Bearer {key}"}
-    (model,) = httpx.get(url, headers=headers, timeout=60).json()["data"]
-    assert (model["workers"], model["live"]) == ({"prefill": 1, "decode": 2}, True)
-
-
 def test_a_stream_outlives_new_certificates_and_a_new_ca(platform: PlatformProcess) -> None:
     """Tests after this one restart processes, which then connect under the new CA."""
     folder = CertificateFolder.of_platform(Path(platform.facts()["tls_folder"]))

@@ -24,12 +24,12 @@ class Products:
         return sum(count for _, count in self.by_inputs)
 
     def times(self, number: int) -> Products:
-        """As many of them, all alike."""
+        """Weights of as many models, all alike."""
         return Products(tuple((inputs, number * count) for inputs, count in self.by_inputs), self.only_scheme)
 
 
 def products_of(layers: Iterable[tuple[int, int]], only_scheme: str = "") -> Products:
-    """Of layers by their outputs and inputs."""
+    """Weights of layers, by outputs and inputs of each."""
     found: dict[int, int] = {}
     for layer in layers:
         found[layer[1]] = found.get(layer[1], 0) + prod(layer)
@@ -57,9 +57,9 @@ class ModelShape:
     is_tied: bool
     """The output layer is the table of embeddings."""
     linear: Products
-    """Of all layers, without routed experts."""
+    """Weights of all layers, without routed experts."""
     expert: Products
-    """One routed expert in each layer that has them."""
+    """Weights of one routed expert in each layer that has them."""
     num_experts: int
     num_chosen: int
     """Routed experts of a token."""
@@ -82,7 +82,7 @@ class ModelShape:
 
     @property
     def experts(self) -> Products:
-        """All routed experts."""
+        """Weights of all routed experts."""
         return self.expert.times(self.num_experts)
 
     @property

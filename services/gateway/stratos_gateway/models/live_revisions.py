@@ -18,7 +18,7 @@ LiveWorkers = Mapping[str, Mapping[WorkerRole, int]]
 
 
 async def watch_revisions(models: ModelSet, live_workers: Callable[[], Awaitable[LiveWorkers]], poll_s: float) -> None:
-    """Root task: tell the set which revisions may be chosen, until cancelled; without a router's word nothing changes.
+    """Root task: tell the set which revisions may be chosen, until cancelled; where no router tells, nothing changes.
 
     It looks once in a while, and at once when a revision came or went.
     """

@@ -20,6 +20,8 @@ STEP_S = 0.04
 CONTEXT = 65536
 """Of the smaller model: its streams last longer than a test may."""
 SIZE = ("--prefill", "0", "--decode", "1", "--max-decode", "1", "--gateways", "2", "--routers", "2")
+MTLS = ("--mtls", "--transport", "tls")
+"""As production has it: what a process may ask another one is a table, and what is missing there shows here."""
 
 
 def save_revision(folder: Path, context: int) -> Path:
@@ -49,5 +51,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory, crashing: Path) -> Iterat
         "STRATOS_DECODE_WORKER_FAKE__CRASH_MODEL": read_model_files(crashing).digest,
     }
     models = ("--model", str(BASE_MODEL), "--model", f"small={small}")
-    with running_platform(tmp_path_factory.mktemp("platform"), "--engine", "fake", *models, *SIZE, env=env) as running:
+    with running_platform(
+        tmp_path_factory.mktemp("platform"), "--engine", "fake", *models, *SIZE, *MTLS, env=env
+    ) as running:
         yield running
