@@ -63,15 +63,9 @@ def test_weights_are_those_that_the_engine_counts(folder: Path, dtype: str) -> N
     assert weights == need_of(folder).weight_bytes(dtype)
 
 
-def test_weights_in_bytes_are_those_that_the_engine_counts(folder: Path) -> None:
-    weights = weight_steps(shape_of(folder), find_scheme("int8"))[-1].value
-    assert weights == pytest.approx(read_need(folder, "int8").weight_bytes("bfloat16"), rel=1e-3)
-
-
-@pytest.mark.parametrize(("scheme", "quantization"), IN_GROUPS)
-def test_layers_that_groups_do_not_fill_stay_floats_as_in_the_engine(
-    folder: Path, scheme: str, quantization: str
-) -> None:
+@pytest.mark.parametrize(("scheme", "quantization"), [("int8", "int8"), *IN_GROUPS])
+def test_quantised_weights_are_those_that_the_engine_counts(folder: Path, scheme: str, quantization: str) -> None:
+    """Layers that no whole groups fill stay floats."""
     weights = weight_steps(shape_of(folder), find_scheme(scheme))[-1].value
     assert weights == pytest.approx(read_need(folder, quantization).weight_bytes("bfloat16"), rel=1e-3)
 

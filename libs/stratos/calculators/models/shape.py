@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import prod
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +23,15 @@ class Products:
         return sum(count for _, count in self.by_inputs)
 
     def times(self, number: int) -> Products:
-        """Weights of as many models, all alike."""
+        """Weights of so many of them, all alike."""
         return Products(tuple((inputs, number * count) for inputs, count in self.by_inputs), self.only_scheme)
 
 
 def products_of(layers: Iterable[tuple[int, int]], only_scheme: str = "") -> Products:
     """Weights of layers, by outputs and inputs of each."""
     found: dict[int, int] = {}
-    for layer in layers:
-        found[layer[1]] = found.get(layer[1], 0) + prod(layer)
+    for outputs, inputs in layers:
+        found[inputs] = found.get(inputs, 0) + outputs * inputs
     return Products(tuple(found.items()), only_scheme)
 
 

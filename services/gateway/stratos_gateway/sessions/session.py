@@ -100,19 +100,19 @@ class WorkerSession:
             WorkerLost: there is no answer in time, or another process does, or one of a version too far away.
         """
         try:
-            first = await self._welcome(timeout_s)
-        except asyncio.CancelledError:
+            await self._begin(timeout_s)
+        except BaseException:
             await self.close()
             raise
+
+    async def _begin(self, timeout_s: float) -> None:
+        first = await self._welcome(timeout_s)
         if first is None:  # said here, where no error is handled: one that is kept would keep the connection
-            await self.close()
             raise WorkerLost(f"{self.worker.worker_id} does not open a session")
         incarnation = "" if first is grpc.aio.EOF else first.welcome.worker.incarnation
         if not incarnation or (self.worker.incarnation and incarnation != self.worker.incarnation):
-            await self.close()
             raise WorkerLost(f"{self.worker.worker_id} is another process than the router knows")
         if not can_speak_with(first.welcome.protocol_version):
-            await self.close()
             raise WorkerLost(f"{self.worker.worker_id} speaks protocol version {first.welcome.protocol_version}")
         self._features, self._outbox.takes_further = frozenset(first.welcome.features), first.welcome.takes_further
         self._liveness.forgive(self._clock.now())

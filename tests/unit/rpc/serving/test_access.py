@@ -170,6 +170,7 @@ async def test_without_mtls_nothing_is_asked() -> None:
         ("CacheService/WatchCache", {PeerRole.ROUTER}),
         ("CacheService/ForgetTenant", {PeerRole.ROUTER}),
         ("RouterService/ForgetTenant", {PeerRole.GATEWAY}),
+        ("RouterService/GetFleet", {PeerRole.GATEWAY, PeerRole.AUTOSCALER, PeerRole.SUPERVISOR}),
         ("RegistryService/RegisterAdapter", {PeerRole.ADMIN}),
         ("SupervisorService/StartWorker", {PeerRole.AUTOSCALER}),
         ("WorkerService/Drain", {PeerRole.AUTOSCALER, PeerRole.SUPERVISOR}),
