@@ -5,7 +5,8 @@
 
 The first command makes a target whose pass costs many times the draft model's.  Loads: an edit that copies its prompt,
 code of files that no model has seen, and random tokens, of which hardly any draft is right.  A figure is the median
-over rounds of the ratio within a round, of CPU time of the engine's one thread, as the machine may be shared.
+over rounds of the ratio within a round: tokens of all streams until the first of them ends, per second of CPU time of
+the engine's one thread, as the machine may be shared.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -77,13 +78,20 @@ class SpeculatedRun:
     """Figures of one run of an arm."""
 
     seconds: float = 0.0
-    """CPU time."""
+    """CPU time, from when all streams have their first token to when one has its last; then the batch is not full."""
+    num_tokens: int = 0
+    """Generated in that time."""
     drafting_s: float = 0.0
     """Part of it that the planner of drafts took: what an engine pays where no draft runs."""
     streams: dict[str, list[int]] = field(default_factory=dict)
     num_steps: int = 0
     num_drafted: int = 0
     num_accepted: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second of CPU time."""
+        return self.num_tokens / self.seconds
 
 
 class PlannerClock:
@@ -119,18 +127,22 @@ class Arm:
         self.engine = EngineCore(runner, config, proposer=self.proposer)
 
     def run(self, wanted: list[EngineRequest]) -> SpeculatedRun:
-        """Run the streams out; what is timed begins when each has its first token."""
+        """Run the streams out."""
         run = SpeculatedRun()
         for request in wanted:
             self.engine.add(request)
         while len(run.streams) < len(wanted):
             self._take(run)
         run.num_drafted = run.num_accepted = run.num_steps = 0
-        begin, drafting_s = time.thread_time(), PLANNERS.seconds
-        while self.engine.has_work:
+        begin, drafting_s, num_before = time.thread_time(), PLANNERS.seconds, _num_tokens(run)
+        while max(map(len, run.streams.values())) < OUTPUT:
             self._take(run)
         run.seconds, run.drafting_s = time.thread_time() - begin, PLANNERS.seconds - drafting_s
-        return run
+        run.num_tokens = _num_tokens(run) - num_before
+        timed = replace(run)
+        while self.engine.has_work:
+            self._take(run)
+        return timed
 
     def _take(self, run: SpeculatedRun) -> None:
         result = self.engine.step()
@@ -141,6 +153,10 @@ class Arm:
         run.num_accepted += result.num_accepted
 
 
+def _num_tokens(run: SpeculatedRun) -> int:
+    return sum(map(len, run.streams.values()))
+
+
 def compare(arms: dict[str, Arm], load: str, num_streams: int, temperature: float, rounds: int) -> dict[str, Any]:
     """Every arm by turns, beside the first one, which has no drafts."""
     wanted = requests(load, num_streams, temperature)
@@ -149,19 +165,19 @@ def compare(arms: dict[str, Arm], load: str, num_streams: int, temperature: floa
     row: dict[str, Any] = {"load": load, "streams": num_streams, "temperature": temperature}
     for name, found in runs.items():
         assert all(run.streams == runs[base][0].streams for run in found), f"{name} changed a stream"
-        ratios = [own.seconds / other.seconds for own, other in zip(runs[base], found, strict=True)]
+        ratios = [run.rate / alone.rate for alone, run in zip(runs[base], found, strict=True)]
         last = found[-1]
         row[name] = {
             "speedup": round(statistics.median(ratios), 3),
             "all": [round(ratio, 3) for ratio in ratios],
             "step_ms": round(statistics.median(run.seconds / run.num_steps for run in found) * 1e3, 2),
-            "tokens_per_step": round(num_streams * (OUTPUT - 1) / last.num_steps, 3),
+            "tokens_per_step": round(last.num_tokens / last.num_steps, 3),
             "drafting_share": round(statistics.median(run.drafting_s / run.seconds for run in found), 4),
             "drafted": last.num_drafted,
             "accepted": last.num_accepted,
         }
         if (proposer := arms[name].proposer) is not None and proposer.is_costly:
-            row[name]["draft_token_ms"] = round(proposer.token_s * 1e3, 3)
+            row[name]["draft_token_ms"] = round(proposer.token_s(num_streams) * 1e3, 3)
     show(row)
     return row
 

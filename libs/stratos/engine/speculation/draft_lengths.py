@@ -11,6 +11,8 @@ microseconds and shows whether its first token would have been right.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from stratos.engine.scheduler.cost_model import StepCostModel, StepLoad
@@ -88,19 +90,29 @@ class DraftLengths:
         cost_s = max(0.0, self._cost.predict(load) - alone_s)
         return DraftWorth(cost_s, num_accepted * alone_s / max(1, alone.tokens))
 
-    def choose(self, load: StepLoad, offered: list[tuple[float, int]], drafting_s: float = 0.0) -> list[int]:
+    def choose(
+        self, load: StepLoad, offered: list[tuple[float, int]], drafting_s: Callable[[int], float] | None = None
+    ) -> list[int]:
         """Lengths of drafts.
 
         Args:
             load: of the step without drafts.
             offered: chance and longest draft of each row that has one.
-            drafting_s: time to draft one token, where they are not drafted yet.
+            drafting_s: time to draft one token of a row, by how many rows have drafts, where they are not drafted yet.
         """
         self._num_tried += 1
-        if self._num_tried <= NUM_TRIED or self._num_tried % TRY_EVERY == 0:
+        if self._is_new or self._num_tried % TRY_EVERY == 0:
             return _tried([count for _, count in offered], max(LEAST_TRIED, load.tokens))
-        step_s = self._cost.predict(load)
-        token_s = self._cost.predict(StepLoad(load.tokens + 1, load.kv_tokens)) - step_s + drafting_s
+        num_rows = len(offered)
+        while True:  # a row for which alone it pays bears a whole pass of the draft model
+            lengths = self._paying(load, offered, drafting_s(num_rows) if drafting_s is not None else 0.0)
+            num_drafting = len(lengths) - lengths.count(0)
+            if drafting_s is None or num_drafting == 0 or num_drafting >= num_rows:
+                return lengths
+            num_rows = num_drafting
+
+    def _paying(self, load: StepLoad, offered: list[tuple[float, int]], drafting_s: float) -> list[int]:
+        step_s, token_s = self._costs(load, drafting_s)
         if step_s <= 0:
             return [0] * len(offered)
         rate = load.tokens / step_s
@@ -108,6 +120,22 @@ class DraftLengths:
         gained = sum(_expected(chance, count) for (chance, _), count in zip(offered, lengths, strict=True))
         faster = (load.tokens + gained) / (step_s + sum(lengths) * token_s)
         return _lengths(offered, MARGIN * max(rate, faster) * token_s)
+
+    def promised_s(self, load: StepLoad, chance: float, count: int, drafting_s: float) -> float:
+        """What a draft of ``count`` tokens is expected to save in this step; endless while costs are unknown."""
+        step_s, token_s = self._costs(load, drafting_s)
+        if self._is_new or step_s <= 0:
+            return math.inf
+        return max(0.0, _expected(chance, count) * step_s / load.tokens - count * token_s)
+
+    @property
+    def _is_new(self) -> bool:
+        return self._num_tried <= NUM_TRIED
+
+    def _costs(self, load: StepLoad, drafting_s: float) -> tuple[float, float]:
+        """Of the step without drafts, and of one drafted token more."""
+        step_s = self._cost.predict(load)
+        return step_s, self._cost.predict(StepLoad(load.tokens + 1, load.kv_tokens)) - step_s + drafting_s
 
 
 def _tried(counts: list[int], most: int) -> list[int]:

@@ -2,7 +2,9 @@
 
 Of each kind of draft it is learned how often it is right.  A sequence whose drafts do not run is looked at less and
 less often, so that they cost nothing where they do not pay.  Where drafting itself takes time, how much is drafted is
-chosen before; a look at a sequence whose drafts do not pay is then a probe of two tokens that do not run.
+chosen before; a look at a sequence whose drafts do not pay is then a probe of two tokens that do not run.  What has to
+be done before it can be drafted for a sequence at all is done once drafts would have saved as much: an answer that ends
+soon pays for none of it, and a long one no more than twice (the ski rental problem).
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from stratos.engine.speculation.proposer import DraftAsk, Proposer
 _log = logging.getLogger(__name__)
 GRAMMAR = "grammar"
 """Who drafted what a grammar forces."""
-NUM_PROBED, PROBED_ONE_IN = 2, 8
-"""Tokens of a probe, and sequences of which one is probed though drafts did not pay for those before."""
+NUM_PROBED, PROBING_SHARE = 2, 0.01
+"""Tokens of a probe, and the share of time that probes may take."""
 MAX_BLIND_GAP = 4
 """Tokens between two looks where there was no guess: a copy may begin at any token, and pays from its first on."""
 MAX_LOOK_S = 1.0
@@ -66,6 +68,7 @@ class Drafting:
         self._known: dict[int, Sequence] = {}
         self._counts: list[DraftCount] = []
         self._rest_s, self._rests_until_s = FIRST_REST_S, float("-inf")
+        self._next_probe_s = float("-inf")
 
     def take_counts(self) -> list[DraftCount]:
         """Counts of what was cut, or failed, since they were taken last."""
@@ -132,8 +135,12 @@ class Drafting:
         if self._clock.now() < self._rests_until_s:
             return []
         asks, lengths = self._affordable(asks, load)
+        begin_s = self._clock.now()
         if not asks or not self._look_ahead(asks):
             return []
+        if num_probes := lengths.count(0):
+            now_s = self._clock.now()
+            self._next_probe_s = now_s + (now_s - begin_s) * num_probes / len(asks) / PROBING_SHARE
         offers = []
         for ask, length in zip(asks, lengths, strict=True):
             drafts = self._cut(ask.sequence, self._proposed(ask))
@@ -149,15 +156,28 @@ class Drafting:
         if lengths is None or not self._proposer.is_costly:
             return asks, [None] * len(asks)
         offered = [(lengths.chance(ask.state, name), ask.max_tokens) for ask in asks]
-        chosen, kept, runs = lengths.choose(load, offered, self._proposer.token_s), list[DraftAsk](), list[int | None]()
-        for ask, count in zip(asks, chosen, strict=True):
+        kept, runs = list[DraftAsk](), list[int | None]()
+        chosen = lengths.choose(load, offered, self._proposer.token_s)
+        token_s = self._proposer.token_s(max(1, len(chosen) - chosen.count(0)))
+        for ask, (chance, _), count in zip(asks, offered, chosen, strict=True):
             if not count:
                 self.pause(ask.sequence, ask.state)
-                if name not in ask.state.chances and ask.sequence.seq_id % PROBED_ONE_IN:
-                    continue
+            elif not self._has_earned(ask, lengths.promised_s(load, chance, count, token_s)):
+                count = 0
+            if not count and self._clock.now() < self._next_probe_s:
+                continue
             kept.append(DraftAsk(ask.sequence, ask.state, count or min(NUM_PROBED, ask.max_tokens)))
             runs.append(count)
         return kept, runs
+
+    def _has_earned(self, ask: DraftAsk, promised_s: float) -> bool:
+        """Whether drafts, with what this one promises, would have saved what the proposer owes for the sequence."""
+        state = ask.state
+        state.promised_s += promised_s
+        if state.promised_s < self._proposer.owed_s(ask.sequence):
+            return False
+        state.promised_s = 0.0
+        return True
 
     def _look_ahead(self, asks: list[DraftAsk]) -> bool:
         begin_s = self._clock.now()

@@ -65,11 +65,21 @@ class ModelProposer(Proposer):
         self._tables: dict[int, _Table] = {}
         self._ended: list[int] = []
         self._num_plans = 0
-        self._token_ns = RecentQuantile(0.5, default=0, window=TIMED_PASSES, min_samples=4)
+        self._pass_ns: dict[int, RecentQuantile] = {}
+        """Of passes of one token each, by the bits of their number of rows."""
+        self._prompt_token_ns = RecentQuantile(0.5, default=0, window=TIMED_PASSES, min_samples=1)
 
-    @property
-    def token_s(self) -> float:
-        return self._token_ns.value / 1e9
+    def token_s(self, num_rows: int) -> float:
+        wanted = num_rows.bit_length()
+        known = [bits for bits, passes in self._pass_ns.items() if passes.value]
+        if not known:
+            return 0.0
+        return self._pass_ns[min(known, key=lambda bits: abs(bits - wanted))].value / num_rows / 1e9
+
+    def owed_s(self, sequence: Sequence) -> float:
+        table = self._tables.get(sequence.seq_id)
+        missing = len(sequence.tokens) - (len(table.tokens) if table is not None else 0)
+        return max(0, missing) * self._prompt_token_ns.value / 1e9
 
     @property
     def blocks(self) -> BlockManager:
@@ -137,8 +147,12 @@ class ModelProposer(Proposer):
         handle = self._runner.launch(plan)
         self._runner.sample(handle)
         sampled = {token.seq_id: token.token_id for token in self._runner.collect(handle).tokens}
-        if plan.num_tokens <= 2 * len(rows):  # else it computes a prompt
-            self._token_ns.add(round((self._clock.now() - begin_s) / len(rows) * 1e9))
+        took_ns = (self._clock.now() - begin_s) * 1e9
+        if plan.num_tokens <= 2 * len(rows):
+            new = RecentQuantile(0.5, default=0, window=TIMED_PASSES, min_samples=4)
+            self._pass_ns.setdefault(len(rows).bit_length(), new).add(round(took_ns))
+        else:  # it computes a prompt
+            self._prompt_token_ns.add(round(took_ns / plan.num_tokens))
         for row in rows:
             self._tables[row.seq_id].tokens += row.token_ids
         for ask in asks:

@@ -28,9 +28,12 @@ class Proposer(ABC):
     is_costly = False
     """A drafted token takes ``token_s``, so its length is chosen before it is drafted."""
 
-    @property
-    def token_s(self) -> float:
-        """Seconds that one more drafted token takes."""
+    def token_s(self, num_rows: int) -> float:
+        """Seconds that one more drafted token takes, where so many sequences are drafted for together."""
+        return 0.0
+
+    def owed_s(self, sequence: Sequence) -> float:
+        """Seconds of work before it can draft for the sequence at all, such as its prompt at a draft model."""
         return 0.0
 
     def look_ahead(self, asks: Series[DraftAsk]) -> None:  # noqa: B027 - most guess one by one

@@ -1,0 +1,85 @@
+"""What a draft model costs where it does not pay, by a clock that each pass of a model moves on."""
+
+from __future__ import annotations
+
+from stratos.common.clock import FakeClock
+from stratos.engine.core import EngineCore
+from stratos.engine.fake.runner import FakeConfig, FakeRunner
+from stratos.engine.settings import SchedulerConfig, SpeculationConfig
+from stratos.engine.speculation.draft_lengths import NUM_TRIED
+from stratos.engine.speculation.model_draft import ModelProposer
+from tests.support.worlds.engine_driver import drain, expected, make_request
+
+STEP_S, DRAFT_S, DRAFT_PROMPT_TOKEN_S = 0.010, 0.0005, 0.001
+PROMPT = list(range(100))
+
+
+class TimedModels:
+    """An engine whose model takes 10 ms a step, and a draft model that takes as long for 10 tokens of a prompt."""
+
+    def __init__(self, **draft: int) -> None:
+        self.clock, self.draft_s, self.num_prompt_tokens = FakeClock(), 0.0, 0
+        target = FakeRunner(FakeConfig(block_size=4, num_blocks=600))
+        cheap = FakeRunner(FakeConfig(**{"block_size": 4, "num_blocks": 600, **draft}))
+        launch, launch_draft = target.launch, cheap.launch
+
+        def timed(plan):
+            self.clock.advance(STEP_S)
+            return launch(plan)
+
+        def timed_draft(plan):
+            is_prompt = plan.num_tokens > 2 * len(plan.rows)
+            took_s = plan.num_tokens * DRAFT_PROMPT_TOKEN_S if is_prompt else DRAFT_S
+            self.num_prompt_tokens += plan.num_tokens if is_prompt else 0
+            self.draft_s += took_s
+            self.clock.advance(took_s)
+            return launch_draft(plan)
+
+        target.launch, cheap.launch = timed, timed_draft  # type: ignore[method-assign]
+        config = SchedulerConfig(speculation=SpeculationConfig(method="draft"))
+        self.engine = EngineCore(target, config, self.clock, ModelProposer(cheap, self.clock))
+        self.num_accepted = 0
+
+    def answer(self, name: str, max_tokens: int) -> None:
+        """Run one request alone; its tokens are the model's."""
+        prompt = [*PROMPT, len(name)]
+        self.engine.add(make_request(prompt, name, max_tokens=max_tokens))
+        result = drain(self.engine)
+        assert result.tokens[name, 0] == expected(prompt, max_tokens)
+        self.num_accepted += sum(step.num_accepted for step in result.results)
+
+    def learn(self) -> None:
+        """Costs and chances are known afterwards."""
+        self.answer("first", 40 * NUM_TRIED)
+        assert self.draft_s > 0
+        self.draft_s, self.num_prompt_tokens, self.num_accepted = 0.0, 0, 0
+
+
+def test_answers_that_end_before_drafts_pay_for_their_prompts_compute_one_of_thirty_at_the_draft_model() -> None:
+    models = TimedModels()
+    models.learn()
+    for number in range(30):
+        models.answer(f"short {number}", 3)
+    assert models.num_prompt_tokens <= len(PROMPT) + 2, "one of them is looked at, in a second"
+    assert models.num_accepted == 0
+
+
+def test_a_long_answer_computes_its_prompt_once_drafts_would_have_saved_as_much() -> None:
+    models = TimedModels()
+    models.learn()
+    begin_s = models.clock.now()
+    models.answer("long", 200)
+    took_s = models.clock.now() - begin_s
+    assert models.num_accepted > 100
+    assert took_s < 0.6 * 200 * STEP_S, "drafts that are always right pay"
+
+
+def test_looks_at_drafts_that_do_not_pay_take_a_hundredth_of_the_time() -> None:
+    models = TimedModels(worker_weight=2)
+    models.learn()
+    for number in range(40):  # until it is known that they are wrong
+        models.answer(f"learns {number}", 30)
+    models.draft_s, begin_s = 0.0, models.clock.now()
+    for number in range(300):
+        models.answer(f"wrong {number}", 30)
+    assert 0 < models.draft_s < 0.02 * (models.clock.now() - begin_s)
