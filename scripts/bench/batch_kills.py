@@ -115,6 +115,8 @@ def run_batch(client: Client, file_id: str, num_kills: int, every_s: float, rand
             process.kill()
             kills.append(kind)
             next_s = time.monotonic() + every_s
+    if batch["status"] != "completed":
+        raise SystemExit(f"the batch did not complete: {batch}")
     content = client.ask("GET", f"/files/{batch['output_file_id']}/content").content
     rows = [_row(orjson.loads(line)) for line in content.splitlines()]
     return BatchRun(rows, time.monotonic() - began_s, peak, tuple(kills))

@@ -71,8 +71,10 @@ redis.call('ZADD', KEYS[3], now + ARGV[3], ARGV[1])
 if get('s') == 'in_progress' and now >= number('u') then return 'expired' end
 return get('s')
 """
-# ARGV: slice, epoch, lines that were answered, lines that failed. Answers 1, or 0 where another gateway has it.
+# ARGV: slice, epoch, lines that were answered, lines that failed. Answers 1, to a second try as well, or 0 where
+# another gateway has it.
 COMMIT = """
+if get('g' .. ARGV[1]) == ARGV[2] then return 1 end
 local status = get('s')
 if not owns(ARGV[1], ARGV[2]) or (status ~= 'in_progress' and status ~= 'cancelling') then return 0 end
 redis.call('ZREM', KEYS[3], ARGV[1])
@@ -82,8 +84,10 @@ local num = redis.call('HINCRBY', KEYS[2], 'ok', ARGV[3]) + redis.call('HINCRBY'
 if num == number('t') and status == 'in_progress' then finalize('completed') end
 return 1
 """
-# ARGV: member, slice, epoch, status, id of the file of answers, of that of errors, sealed problem. Answers 1, or 0.
+# ARGV: member, slice, epoch, status, ids of the files of answers and errors, sealed problem. Answers 1, to a second try
+# as well, or 0.
 FINISH = """
+if get('z') and get('s') == ARGV[4] and get('e' .. ARGV[2]) == ARGV[3] then return 1 end
 if not owns(ARGV[2], ARGV[3]) then return 0 end
 set('s', ARGV[4], 'o', ARGV[5], 'p', ARGV[6], 'm', ARGV[7], 'z', string.format('%.0f', now))
 redis.call('DEL', KEYS[3])

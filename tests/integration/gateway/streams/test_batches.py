@@ -13,7 +13,7 @@ import httpx
 import orjson
 import pytest
 
-from stratos.common.errors import Overloaded
+from stratos.common.errors import DependencyDown, Overloaded
 from stratos.core.files.model_files import read_model_files
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
@@ -175,6 +175,32 @@ async def test_a_gateway_that_stands_still_loses_its_slices(redis_url: str, tmp_
         assert TEXT in str(await rows_of(two, found["output_file_id"]))
         ids = {submit.request_id for world in (one, two) for submit in world.worker.submits}
         assert ids == {submit.request_id for submit in two.worker.submits}
+
+
+async def test_an_answer_of_the_store_that_is_lost_takes_no_result_away(
+    worlds: list[AdminWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slice counted: who tries again must not take it for another gateway's."""
+    lost, again = set[Any](), list[bool]()
+
+    def lossy(method: Any) -> Any:
+        async def called(store: BatchStore, tenant_id: str, batch_id: str, claim: tuple[int, int], *more: Any) -> bool:
+            is_ours: bool = await method(store, tenant_id, batch_id, claim, *more)
+            if (method, claim) not in lost:
+                lost.add((method, claim))
+                raise DependencyDown("the answer was lost")
+            again.append(is_ours)
+            return is_ours
+
+        return called
+
+    monkeypatch.setattr(BatchStore, "commit", lossy(BatchStore.commit))
+    found = await ended(
+        worlds[0], (await submit(worlds[1], lines(2 * SLICE_LINES, "/v1/completions", max_tokens=1)))["id"]
+    )
+    assert (found["status"], found["request_counts"]["completed"]) == ("completed", 2 * SLICE_LINES)
+    await eventually(lambda: len(again) == 2, "both were tried again")
+    assert again == [True, True], "else what counts is deleted"
 
 
 async def test_a_platform_without_room_lets_it_wait(worlds: list[AdminWorld]) -> None:

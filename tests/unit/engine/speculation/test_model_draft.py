@@ -179,7 +179,7 @@ def outcomes_of(
     target: TorchRunner, draft: TorchRunner | None, temperature: float, config: SchedulerConfig = ALL_DRAFTS
 ) -> tuple[Outcomes, int]:
     proposer = None if draft is None else make_proposer(config, target, draft)
-    engine, num_accepted = EngineCore(target, config, proposer=proposer), 0
+    engine, num_accepted = EngineCore(target, config, FakeClock(), proposer), 0  # a crowded machine fails no look
     step = engine.step
 
     def counted():
