@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -32,14 +31,7 @@ from tests.support.paths import FIXTURES
 from tests.support.servers import warm_process
 from tests.support.servers.certificates import CertificateFolder
 from tests.support.waiting import wait_until
-from tests.support.worlds.platform_process import (
-    MTLS,
-    PlatformProcess,
-    gone,
-    launch_platform,
-    running_platform,
-    state_of,
-)
+from tests.support.worlds.platform_process import PlatformProcess, gone, launch_platform, running_platform, state_of
 
 GUARD = FIXTURES / "network_guard"
 SERVICES = {
@@ -47,6 +39,7 @@ SERVICES = {
     "gateway-0", "gateway-1",
 }  # fmt: skip
 REPLICAS = ("--gateways", "2", "--routers", "2", "--decode", "2", "--max-decode", "2")
+MTLS = ("--mtls", "--transport", "tls")
 STEP_S = 0.01
 CRASH_POSITION = 3000
 """A decode worker dies when it runs a token there; no other prompt is so long."""
@@ -125,15 +118,6 @@ def test_a_call_needs_a_certificate_of_the_right_role(platform: PlatformProcess)
         asyncio.run(ask(folder.dialer(PeerRole.ROUTER)))
     with pytest.raises(WorkerLost):
         asyncio.run(ask(Dialer()))
-
-
-def test_a_store_is_adopted_from_a_running_gateway(platform: PlatformProcess) -> None:
-    """A gateway's copy has MACs of keys, so it is given to gateways alone; the command shows such a certificate."""
-    address = json.loads((platform.run_dir() / "gateway-1.address.json").read_text())["address"]
-    key = platform.stratos("keys", "create", "--tenant", "adopted").stdout.strip()
-    headers = {"Authorization": f"Bearer {key}"}
-    assert "the store is" in platform.stratos("admin", "adopt-store", "--gateway", address).stdout
-    assert httpx.get(f"{platform.base_url}/models", headers=headers, timeout=60).status_code == 200
 
 
 def test_a_stream_outlives_new_certificates_and_a_new_ca(platform: PlatformProcess) -> None:
