@@ -19,7 +19,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.waiting import eventually
-from tests.support.worlds.platform_process import PlatformProcess, running_platform
+from tests.support.worlds.platform_process import MTLS, PlatformProcess, running_platform
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MAX_PIN_S = 75
@@ -44,7 +44,7 @@ HOUR = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
-    with running_platform(tmp_path_factory.mktemp("platform"), *SIZE, env=ENV) as running:
+    with running_platform(tmp_path_factory.mktemp("platform"), *SIZE, *MTLS, env=ENV) as running:
         yield running
 
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.worlds.platform_process import PlatformProcess, running_platform
+from tests.support.worlds.platform_process import MTLS, PlatformProcess, running_platform
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SIZE = ("--prefill", "0", "--decode", "1", "--max-decode", "1", "--kv-host", "1")
@@ -23,7 +23,7 @@ Blocks = dict[tuple[str, str], float]
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
-    with running_platform(tmp_path_factory.mktemp("platform"), *SIZE, env=ENV) as running:
+    with running_platform(tmp_path_factory.mktemp("platform"), *SIZE, *MTLS, env=ENV) as running:
         yield running
 
 

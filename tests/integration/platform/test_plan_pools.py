@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.support.waiting import eventually
-from tests.support.worlds.platform_process import PlatformProcess, running_platform
+from tests.support.worlds.platform_process import MTLS, PlatformProcess, running_platform
 
 LABELLED, OTHER = "decode-1", "decode-0"
 NUM_BLOCKS, BLOCK_SIZE = 200, 16
@@ -35,7 +35,7 @@ ENV = {
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
     size = ("--prefill", "0", "--decode", "2", "--max-decode", "2", "--pools", ",fast")
-    with running_platform(tmp_path_factory.mktemp("platform"), "--engine", "fake", *size, env=ENV) as running:
+    with running_platform(tmp_path_factory.mktemp("platform"), "--engine", "fake", *size, *MTLS, env=ENV) as running:
         yield running
 
 

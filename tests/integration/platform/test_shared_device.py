@@ -13,7 +13,7 @@ import pytest
 from tests.integration.platform.models.calls import client_of
 from tests.support.paths import BASE_MODEL, MODELS
 from tests.support.waiting import eventually
-from tests.support.worlds.platform_process import PlatformProcess, running_platform
+from tests.support.worlds.platform_process import MTLS, PlatformProcess, running_platform
 
 SIZE = ("--prefill", "1", "--decode", "1", "--gateways", "2", "--routers", "2")
 NAMES = ("base", "small")
@@ -39,7 +39,9 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProce
         "STRATOS_DECODE_WORKER_FAKE__NUM_BLOCKS": "2048",
     }
     models = ("--model", str(BASE_MODEL), "--model", f"small={MODELS / 'draft'}", "--share-device", "base,small")
-    with running_platform(tmp_path_factory.mktemp("shared"), "--engine", "fake", *models, *SIZE, env=env) as running:
+    with running_platform(
+        tmp_path_factory.mktemp("shared"), "--engine", "fake", *models, *SIZE, *MTLS, env=env
+    ) as running:
         yield running
 
 

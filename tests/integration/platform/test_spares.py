@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration.platform.models.calls import client_of
 from tests.support.waiting import eventually
-from tests.support.worlds.platform_process import PlatformProcess, running_platform
+from tests.support.worlds.platform_process import MTLS, PlatformProcess, running_platform
 
 SIZE = ("--prefill", "0", "--decode", "1", "--max-decode", "1", "--spares", "1", "--spot", "1")
 TWICE = ("--gateways", "2", "--routers", "2")
@@ -27,7 +27,9 @@ NUM_STREAMS = 6
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
     env = {"STRATOS_DECODE_WORKER_FAKE__STEP_S": "0.01"}
-    with running_platform(tmp_path_factory.mktemp("spares"), "--engine", "fake", *SIZE, *TWICE, env=env) as running:
+    with running_platform(
+        tmp_path_factory.mktemp("spares"), "--engine", "fake", *SIZE, *TWICE, *MTLS, env=env
+    ) as running:
         yield running
 
 

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.waiting import wait_until
-from tests.support.worlds.platform_process import PlatformProcess, running_platform
+from tests.support.worlds.platform_process import MTLS, PlatformProcess, running_platform
 
 pytestmark = pytest.mark.slow
 NUM_TENANTS, NUM_SERIES, NUM_LARGE = 5, 3, 200
@@ -23,7 +23,7 @@ SERIES = {"gateway": "stratos_output_tokens_total", "decode": "stratos_device_se
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
-    with running_platform(tmp_path_factory.mktemp("platform"), *SIZE, env=ENV) as running:
+    with running_platform(tmp_path_factory.mktemp("platform"), *SIZE, *MTLS, env=ENV) as running:
         yield running
 
 

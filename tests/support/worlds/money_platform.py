@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.fakes.scripted_http import Asked, Reply, ScriptedHttp, scripted_http_in_thread
 from tests.support.servers.otlp_receiver import OtlpReceiver, otlp_receiver
 from tests.support.waiting import eventually
-from tests.support.worlds.platform_process import PlatformProcess, running_platform
+from tests.support.worlds.platform_process import MTLS, PlatformProcess, running_platform
 
 GATEWAYS = ("gateway-0", "gateway-1")
 STEP_S = 0.005
@@ -143,7 +143,7 @@ def money_platform(folder: Path, engine: str) -> Iterator[MoneyPlatform]:
             "STRATOS_GATEWAY_POLICIES__CLASSIFIER_IS_RESIDENT": "true",
         }
         size = ("--gateways", "2", "--prefill", "0", "--decode", "1", "--max-decode", "1")
-        flags = ("--engine", engine, *size, "--otlp-endpoint", collector.endpoint)
+        flags = ("--engine", engine, *size, *MTLS, "--otlp-endpoint", collector.endpoint)
         with running_platform(folder, *flags, env=env) as process:
             platform = MoneyPlatform(process, scripted, collector, NUM_LONG[engine])
             made = process.stratos("keys", "create", "--tenant", "platform", "--role", "admin").stdout

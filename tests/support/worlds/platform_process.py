@@ -28,6 +28,8 @@ STOP_TIMEOUT_S = 40.0
 ROUTER_TIMEOUT_S = 20.0
 """Of a look at a router: on a busy machine it takes longer than a person would wait."""
 READY_LINE = "Ctrl-C here stops everything"
+MTLS = ("--mtls", "--transport", "tls")
+"""As production has it: what a process may ask another one is a table, and what is missing there shows here."""
 
 
 @dataclass

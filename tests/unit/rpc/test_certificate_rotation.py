@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from stratos.api.lora.v1 import registry_pb2, registry_pb2_grpc
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.common.tls.identity import PeerRole
 from stratos.pki.renewal import RenewalWishes
@@ -37,14 +37,14 @@ class Steps:
         assert (await stream.read()).engine_step == number
 
 
-async def _list(peer: grpc.aio.Channel) -> None:
-    await registry_pb2_grpc.RegistryServiceStub(peer).ListAdapters(registry_pb2.ListAdaptersRequest(), timeout=10)
+async def _check(peer: grpc.aio.Channel) -> None:
+    await health_pb2_grpc.HealthStub(peer).Check(health_pb2.HealthCheckRequest(), timeout=10)
 
 
 async def _is_refused(dialer: Dialer, address: str) -> bool:
     async with dialer.channel(address, PeerRole.LORA_REGISTRY) as peer:
         try:
-            await _list(peer)
+            await _check(peer)
         except grpc.aio.AioRpcError as error:
             return error.code() is grpc.StatusCode.UNAVAILABLE
     return False
@@ -62,16 +62,16 @@ async def test_a_stream_outlives_the_replacement_of_its_ca(tmp_path: Path) -> No
         await steps.next(stream, 1)
 
         assert folder.run(RenewalWishes(rotate_ca=True)).num_authorities == 2  # announced
-        await _list(peer)
+        await _check(peer)
         assert not await _is_refused(outdated, service.address)
         await steps.next(stream, 2)
 
         assert "gateway" in folder.run().written  # it signs
-        await _list(peer)
+        await _check(peer)
         await steps.next(stream, 3)
 
         assert folder.run().num_authorities == 1  # the old one is gone
-        await _list(peer)
+        await _check(peer)
         assert await _is_refused(outdated, service.address)
         await steps.next(stream, 4)
         stream.cancel()
@@ -85,11 +85,11 @@ async def test_a_connection_that_is_made_again_shows_the_newest_certificate(tmp_
     async with running(first, **folder.settings(PeerRole.LORA_REGISTRY)):
         address = first.address
         peer = folder.dialer(PeerRole.GATEWAY).channel(address, PeerRole.LORA_REGISTRY)
-        await _list(peer)
+        await _check(peer)
     for wishes in (RenewalWishes(rotate_ca=True), None, None):
         folder.run(wishes)
     async with running(second, listen=address, **folder.settings(PeerRole.LORA_REGISTRY)):
-        await _list(peer)
+        await _check(peer)
     await peer.close()
 
 
@@ -102,7 +102,7 @@ async def test_files_that_cannot_be_used_change_nothing(tmp_path: Path, caplog: 
         (folder.path / PeerRole.GATEWAY / "tls.crt").unlink()
         for _ in range(2):
             async with dialer.channel(service.address, PeerRole.LORA_REGISTRY) as peer:
-                await _list(peer)
+                await _check(peer)
     problems = [record.message for record in caplog.records if "stays in use" in record.message]
     assert len(problems) == 2, "once for each side"
 

@@ -5,6 +5,7 @@ A method without a line is refused to all.  Without mTLS there are no roles and 
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from stratos.common.errors import PeerRefused
@@ -16,11 +17,12 @@ _AUTOSCALER, _ADMIN = frozenset({PeerRole.AUTOSCALER}), frozenset({PeerRole.ADMI
 _SUPERVISOR = frozenset({PeerRole.SUPERVISOR})
 _METRICS_READER = frozenset({PeerRole.METRICS_READER})
 _EVERYONE = frozenset(PeerRole)
+_log = logging.getLogger(__name__)
 
 ACCESS: dict[str, frozenset[PeerRole]] = {
     "/stratos.api.worker.v1.DecodeService/Session": _GATEWAY,
     "/stratos.api.worker.v1.EmbedService/Embed": _GATEWAY,
-    "/stratos.api.worker.v1.WorkerService/WatchStatus": _ROUTER | _AUTOSCALER | WORKER_ROLES,
+    "/stratos.api.worker.v1.WorkerService/WatchStatus": _ROUTER | WORKER_ROLES,
     "/stratos.api.worker.v1.WorkerService/Drain": _AUTOSCALER | _SUPERVISOR,
     "/stratos.api.worker.v1.WorkerService/WaitDrained": _SUPERVISOR,
     "/stratos.api.worker.v1.WorkerService/Sleep": _AUTOSCALER | _SUPERVISOR,
@@ -39,8 +41,8 @@ ACCESS: dict[str, frozenset[PeerRole]] = {
     # It hands out MACs of keys and cache salts.
     "/stratos.api.gateway.v1.SnapshotService/FetchSnapshot": _GATEWAY,
     "/stratos.api.gateway.v1.LimitsService/ExchangeGateways": _GATEWAY,
-    # An admin sees what it may change.
-    "/stratos.api.lora.v1.RegistryService/ListAdapters": _GATEWAY | WORKER_ROLES | _ADMIN,
+    # Gateways read adapters in Redis.
+    "/stratos.api.lora.v1.RegistryService/ListAdapters": _ADMIN,
     "/stratos.api.lora.v1.RegistryService/RegisterAdapter": _ADMIN,
     "/stratos.api.lora.v1.RegistryService/DeleteAdapter": _ADMIN,
     # `stratos status` and `stratos drain` ask with the supervisor's own certificate.
@@ -59,7 +61,7 @@ ACCESS: dict[str, frozenset[PeerRole]] = {
 
 
 class Access:
-    """Decides by the certificate of a call's peer.
+    """Decides by the certificate of a call's peer, and logs once what it refuses to whom: callers may go on without.
 
     Args:
         domain: of this platform; certificates of another one are refused, also when one CA signed both.
@@ -67,6 +69,7 @@ class Access:
 
     def __init__(self, domain: str) -> None:
         self._domain = domain
+        self._refused: set[str] = set()
 
     def check_caller(self, method: str, context: Any) -> None:
         """Pass, or raise ``PeerRefused``.
@@ -77,6 +80,12 @@ class Access:
         """
         identity = caller_identity(context)
         if identity is None or identity.domain != self._domain:
-            raise PeerRefused(f"{method} is for processes of the platform {self._domain!r}")
-        if identity.role not in ACCESS.get(method, frozenset()):
-            raise PeerRefused(f"{method} is not for the role {identity.role}")
+            self._refuse(f"{method} is for processes of the platform {self._domain!r}")
+        elif identity.role not in ACCESS.get(method, frozenset()):
+            self._refuse(f"{method} is not for the role {identity.role}")
+
+    def _refuse(self, why: str) -> None:
+        if why not in self._refused:
+            self._refused.add(why)
+            _log.warning("a call was refused, and so are others like it: %s", why)
+        raise PeerRefused(why)

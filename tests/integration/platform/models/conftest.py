@@ -14,14 +14,12 @@ import pytest
 
 from stratos.core.files.model_files import read_model_files
 from tests.support.paths import BASE_MODEL, MODELS
-from tests.support.worlds.platform_process import PlatformProcess, running_platform
+from tests.support.worlds.platform_process import MTLS, PlatformProcess, running_platform
 
 STEP_S = 0.04
 CONTEXT = 65536
 """Of the smaller model: its streams last longer than a test may."""
 SIZE = ("--prefill", "0", "--decode", "1", "--max-decode", "1", "--gateways", "2", "--routers", "2")
-MTLS = ("--mtls", "--transport", "tls")
-"""As production has it: what a process may ask another one is a table, and what is missing there shows here."""
 
 
 def save_revision(folder: Path, context: int) -> Path:

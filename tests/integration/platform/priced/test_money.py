@@ -26,7 +26,8 @@ from typer.testing import CliRunner
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
 from stratos.cli.main import app
 from stratos.cli.money.statements import money
-from stratos.rpc.clients.channel import channel
+from stratos.pki.local import dial_as
+from stratos.rpc.clients.dialer import ANY_WORKER, PeerRole
 from stratos.rpc.codec.fleet import WORKER_STATUS
 from stratos.store.redis import open_redis
 from tests.support.servers.planted_text import open_places
@@ -343,10 +344,11 @@ async def test_an_answer_is_computed_once_for_both_gateways_and_lies_open_nowher
 async def settled_blocks(platform: MoneyPlatform) -> tuple[int, int]:
     """Free and cached blocks of the worker, once it holds no others; asked of itself, as what routers know is older."""
     address = (await asyncio.to_thread(platform.process.processes))["decode-0"]["address"]
+    dialer = dial_as(platform.process.facts()["tls_folder"], PeerRole.ROUTER)
     found: list[int] = []
 
     async def is_settled() -> bool:
-        async with channel(address) as peer:
+        async with dialer.channel(address, ANY_WORKER) as peer:
             watch = worker_pb2_grpc.WorkerServiceStub(peer).WatchStatus(worker_pb2.WatchStatusRequest())
             blocks = WORKER_STATUS.from_pb(await watch.read()).engine.blocks
         found[:] = [blocks.free, blocks.cached]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.servers.otlp_receiver import OtlpReceiver, otlp_receiver
-from tests.support.worlds.platform_process import PlatformProcess, running_platform
+from tests.support.worlds.platform_process import MTLS, PlatformProcess, running_platform
 
 SIZE = ("--engine", "fake", "--gateways", "2", "--decode", "2", "--max-decode", "2", "--log-level", "debug")
 STEP_S = 0.01
@@ -29,5 +29,5 @@ def collector() -> Iterator[OtlpReceiver]:
 @pytest.fixture(scope="package")
 def platform(tmp_path_factory: pytest.TempPathFactory, collector: OtlpReceiver) -> Iterator[PlatformProcess]:
     folder = tmp_path_factory.mktemp("platform")
-    with running_platform(folder, *SIZE, "--otlp-endpoint", collector.endpoint, env=ENV) as running:
+    with running_platform(folder, *SIZE, *MTLS, "--otlp-endpoint", collector.endpoint, env=ENV) as running:
         yield running

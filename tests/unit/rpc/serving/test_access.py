@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import pkgutil
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from google.protobuf.descriptor import MethodDescriptor
 from grpc_health.v1 import health_pb2
 
-import stratos.api
 from stratos.common.errors import PeerRefused
 from stratos.common.tls.identity import WORKER_ROLES, PeerRole
 from stratos.rpc.clients.channel import channel, is_serving
@@ -24,24 +21,11 @@ from stratos.rpc.errors import from_rpc_error
 from stratos.rpc.serving.access import ACCESS
 from stratos.rpc.serving.server import GrpcServer
 from stratos.rpc.serving.service import Service
+from tests.support.api_methods import METHODS
 from tests.support.servers.certificates import CertificateFolder
 
 UNKNOWN = "/stratos.api.test.v1.TestService/Forgotten"
 HEALTH_METHODS = ("Check", "Watch")  # the third, List, is not implemented by the library's servicer of asyncio
-
-
-def service_methods() -> dict[str, MethodDescriptor]:
-    """By full name: every method of the generated stubs."""
-    found = {}
-    for module in pkgutil.walk_packages(stratos.api.__path__, "stratos.api."):
-        if module.name.endswith("_pb2"):
-            file = importlib.import_module(module.name).DESCRIPTOR
-            for service in file.services_by_name.values():
-                found |= {f"/{service.full_name}/{method.name}": method for method in service.methods}
-    return found
-
-
-METHODS = service_methods()
 
 
 class EmptyAnswers(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -124,6 +108,24 @@ async def test_a_method_answers_its_roles_and_no_other(tmp_path: Path) -> None:
         assert await _call(plain, "/stratos.api.router.v1.RouterService/Schedule") is grpc.StatusCode.UNAVAILABLE
     async with stranger.dialer(PeerRole.GATEWAY).channel(address, PeerRole.ROUTER) as peer:
         assert await _call(peer, "/stratos.api.router.v1.RouterService/Schedule") is grpc.StatusCode.UNAVAILABLE
+    await server.stop(0)
+
+
+async def test_what_is_refused_is_logged_once_for_each_role(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Callers that go on without an answer say it nowhere else."""
+    folder, service = CertificateFolder(tmp_path / "tls"), EmptyService()
+    service.dialer = folder.dialer(PeerRole.ROUTER)
+    server = GrpcServer(service)
+    address = f"127.0.0.1:{await server.listen('127.0.0.1:0', 'LISTEN')}"
+    for role in (PeerRole.DECODE_WORKER, PeerRole.DECODE_WORKER, PeerRole.ROUTER, PeerRole.GATEWAY):
+        async with folder.dialer(role).channel(address, PeerRole.ROUTER) as peer:
+            await _call(peer, "/stratos.api.router.v1.RouterService/GetFleet")
+    said = [
+        re.search("GetFleet is not for the role (.*)", r.getMessage())
+        for r in caplog.records
+        if r.levelname == "WARNING"
+    ]
+    assert [found and found[1] for found in said] == ["decode-worker", "router"]
     await server.stop(0)
 
 

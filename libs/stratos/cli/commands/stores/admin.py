@@ -179,7 +179,10 @@ def adopt_store(
         list[str] | None, typer.Option("--gateway", help="host:port of a gateway's gRPC server that still knows all.")
     ] = None,
     tls_folder: Annotated[
-        Path | None, typer.Option(help="With mTLS: folder with tls.crt, tls.key and ca.crt of a gateway.")
+        Path | None,
+        typer.Option(
+            help="With mTLS: folder with tls.crt, tls.key and ca.crt of a gateway. Default: the running platform's."
+        ),
     ] = None,
     domain: Annotated[str, typer.Option(help="With mTLS: name of the platform in its certificates.")] = "stratos",
     replace: Annotated[bool, typer.Option("--replace", help="Even where Redis holds another store now.")] = False,
@@ -206,9 +209,11 @@ def adopt_store(
     the ledger that were sealed after its copy come from segments, all of them where there is no copy.
     """
     from stratos.cli.backups import fetch_backup
+    from stratos.cli.local.running import find_platform
     from stratos.cli.money.ledger_copies import fill_ledger
     from stratos.cli.stores import run_adopt
-    from stratos.pki.local import dialer_of, role_config
+    from stratos.common.tls.identity import PeerRole
+    from stratos.pki.local import dial_as, dialer_of, role_config
 
     with explained_errors(), tempfile.TemporaryDirectory(prefix="stratos-restore-") as folder:
         if backup and (copies or ledger):
@@ -218,7 +223,11 @@ def adopt_store(
             records, ledger = fetch_backup(target, backups, backup, Path(folder))
             copies = [records]
         kept = [] if redis_url or copies or gateways else sorted((data_dir / "copies").glob("*.jsonl"))
-        dialer = dialer_of(None if tls_folder is None else role_config(tls_folder, domain))
+        if tls_folder is not None:
+            dialer = dialer_of(role_config(tls_folder, domain))
+        else:
+            facts = find_platform(data_dir, run) if gateways and not redis_url else None
+            dialer = dial_as(facts.tls_folder if facts else "", PeerRole.GATEWAY)
         fill = partial(fill_ledger, target, ledger)
         paths, fill_or_not = copies or kept, None if skips_ledger else fill
         found = run_adopt(target, paths, gateways or (), replaces=replace, dialer=dialer, fill_ledger=fill_or_not)
