@@ -9,94 +9,115 @@ constexpr int64_t FEWER_ROWS = 64;  // of a product: up to so many are faster bl
 constexpr int TILE_INPUTS = 2 * TileUnits::STEP, STEP_FLOATS = TileUnits::STEP * PANEL;
 
 struct GroupEnds {  // of groups of at most SHORT_STEPS together
-    int groups;
+    int groups;                    // one, two or four
     const float *scales, *minima;  // [groups][stride] of the panel's columns; minima are read of K-quants that have some
     int64_t stride;
     const float *row_sums;  // [rows][row_stride], of each group
     int64_t row_stride;
     bool is_first;  // the row's first groups
-    GroupEnds from(int64_t row, int64_t column) const {
-        return GroupEnds{groups, scales + column, minima + column, stride, row_sums + row * row_stride, row_stride, is_first};
-    }
 };
 
 struct GroupPlaces {  // where groups begin that follow one another
     int64_t steps;    // of a group
     bool are_halves;  // two groups have one step's rows, and the 8 units of each lie before and behind 8 of zeros
 
-    const float *rows(const Rows &x, int g) const { return x.floats + (are_halves ? g / 2 : g * steps) * x.step_stride; }
-    const float *wide(const float *first, int g) const {
-        return first + (are_halves ? (g / 2 * 24 + g % 2 * 8) * PANEL : g * steps * STEP_FLOATS);
-    }
+    int64_t rows(const Rows &x, int g) const { return (are_halves ? g / 2 : g * steps) * x.step_stride; }
+    int64_t wide(int g) const { return are_halves ? (g / 2 * 24 + g % 2 * 8) * PANEL : g * steps * STEP_FLOATS; }
 };
-
-template <int SUMS>
-static inline void sum_group(const float *x, const Rows &rows, const float *wide, int64_t steps) {
-    constexpr int WEIGHTS = 5 + SUMS % 3;
-    tile_zero<SUMS>();
-    for (int64_t s = 0; s < steps; s++, x += rows.step_stride, wide += STEP_FLOATS) {
-        tile_load<4>(x, rows.stride * 4);
-        tile_load<WEIGHTS>(wide, PANEL * 4);
-        PairProducts::multiply<SUMS, 4, WEIGHTS>();
-    }
-}
-
-template <bool HAS_MINIMA>
-static inline vec add_group(vec total, const float *sums, const GroupEnds &ends, int g, int64_t row) {
-    const vec sum = vload(sums), scale = vload(ends.scales + g * ends.stride);
-    total = ends.is_first && g == 0 ? vmul(sum, scale) : vfma(sum, scale, total);
-    if (!HAS_MINIMA) return total;
-    return vfma(vset(ends.row_sums[row * ends.row_stride + g]), vload(ends.minima + g * ends.stride), total);
-}
 
 typedef float TileSums[SHORT_STEPS][TILE_FLOATS];
 
-// Sums of 16 rows and 16 columns, each group's in a tile of its own.
-static inline void sum_groups(const Rows &x, const float *wide, const GroupPlaces &at, int groups) {
-    sum_group<0>(at.rows(x, 0), x, at.wide(wide, 0), at.steps);
-    if (groups > 1) sum_group<1>(at.rows(x, 1), x, at.wide(wide, 1), at.steps);
-    if (groups > 2) sum_group<2>(at.rows(x, 2), x, at.wide(wide, 2), at.steps);
-    if (groups > 3) sum_group<3>(at.rows(x, 3), x, at.wide(wide, 3), at.steps);
-}
+// A pass over the rows.  Four sums are computed together, a quad: the groups of a block of 16 rows and 16 columns, then those
+// of the next columns.  Vectors and tiles take turns: what a tile holds leaves it while the next ones compute, and is added
+// a quad later, as it cannot be read before it has left for the cache.
+template <int GROUPS, bool HAS_MINIMA> struct GroupPass {
+    const GroupEnds &ends;
+    int64_t x_stride, x_step, steps, x_places[GROUPS], wide_places[GROUPS];
+    alignas(64) TileSums sums[2];
 
-static inline void put_aside(int groups, TileSums &sums) {
-    tile_store<0>(sums[0], TILE_ROWS * 4);
-    if (groups > 1) tile_store<1>(sums[1], TILE_ROWS * 4);
-    if (groups > 2) tile_store<2>(sums[2], TILE_ROWS * 4);
-    if (groups > 3) tile_store<3>(sums[3], TILE_ROWS * 4);
-}
+    struct Place {  // of a quad
+        uint64_t row, column;
+        explicit Place(uint64_t i) : row(i / GROUPS * TILE_ROWS), column(i % GROUPS * (SHORT_STEPS / GROUPS) * TILE_ROWS) {}
+    };
 
-template <bool HAS_MINIMA> static inline void add_groups(const TileSums &sums, const GroupEnds &ends, float *totals) {
-    vec held[TILE_ROWS];
-#pragma GCC unroll 16
-    for (int r = 0; r < TILE_ROWS; r++) held[r] = ends.is_first ? vset(0) : vload(totals + r * PANEL);
-    for (int g = 0; g < ends.groups; g++)
-#pragma GCC unroll 16
-        for (int r = 0; r < TILE_ROWS; r++) held[r] = add_group<HAS_MINIMA>(held[r], sums[g] + r * TILE_ROWS, ends, g, r);
-#pragma GCC unroll 16
-    for (int r = 0; r < TILE_ROWS; r++) vstore(totals + r * PANEL, held[r]);
-}
+    GroupPass(const Rows &x, const GroupPlaces &at, const GroupEnds &e)
+        : ends(e), x_stride(x.stride * 4), x_step(x.step_stride), steps(at.steps) {
+        for (int g = 0; g < GROUPS; g++) x_places[g] = at.rows(x, g), wide_places[g] = at.wide(g);
+    }
 
-// Adds groups of a panel to the totals of whole tiles of rows.  What tiles put aside is added while the next ones compute:
-// it cannot be read before it has left for the cache.
+    // Sum T begins in the tile of the quad before, which is put aside first.
+    template <int T> inline void sum(const float *x, const float *wide, TileSums &before) const {
+        constexpr int ROWS = 4 + T % 2, WEIGHTS = 6 + T % 2;
+        x += x_places[T % GROUPS], wide += wide_places[T % GROUPS] + T / GROUPS * TILE_ROWS;
+        tile_load<ROWS>(x, x_stride);
+        tile_load<WEIGHTS>(wide, PANEL * 4);
+        tile_store<T>(before[T], TILE_ROWS * 4);
+        tile_zero<T>();
+        PairProducts::multiply<T, ROWS, WEIGHTS>();
+        for (int64_t s = 1; s < steps; s++) {
+            tile_load<ROWS>(x += x_step, x_stride);
+            tile_load<WEIGHTS>(wide += STEP_FLOATS, PANEL * 4);
+            PairProducts::multiply<T, ROWS, WEIGHTS>();
+        }
+    }
+
+    // Adds sum T to the totals of its block, which stay in registers over the block's groups.
+    template <int T> inline void add(const Place &at, const TileSums &from, float *totals, vec held[TILE_ROWS]) const {
+        constexpr int G = T % GROUPS, COLUMN = T / GROUPS * TILE_ROWS;
+        const vec scale = vload(ends.scales + G * ends.stride + COLUMN + at.column);
+        const float *minima = ends.minima + G * ends.stride + COLUMN + at.column, *row_sums = ends.row_sums + G;
+        row_sums += HAS_MINIMA ? at.row * ends.row_stride : 0;
+        const bool begins = G == 0 && ends.is_first;
+        totals += COLUMN;
+#pragma GCC unroll 16
+        for (int r = 0; r < TILE_ROWS; r++) {
+            const vec sum = vload(from[T] + r * TILE_ROWS);
+            if (begins) held[r] = vmul(sum, scale);
+            else held[r] = vfma(sum, scale, G == 0 ? vload(totals + r * PANEL) : held[r]);
+            if (HAS_MINIMA) held[r] = vfma(vset(row_sums[r * ends.row_stride]), vload(minima), held[r]);
+            if (G == GROUPS - 1) vstore(totals + r * PANEL, held[r]);
+        }
+    }
+
+    // Quad `i` is computed, the one before it put aside, and the one before that added.
+    template <bool ADDS, bool SUMS> inline void turn(uint64_t i, const Rows &x, const float *wide, float *totals) {
+        const Place now(i), old(i - 2);
+        const float *rows = x.floats + now.row / TILE_ROWS * x.tile_stride, *weights = wide + now.column;
+        float *added = totals + old.row * PANEL + old.column;
+        TileSums &before = sums[(i + 1) % 2];
+        const TileSums &oldest = sums[i % 2];
+        vec held[TILE_ROWS];
+        if (ADDS) add<0>(old, oldest, added, held);
+        if (SUMS) sum<0>(rows, weights, before); else tile_store<0>(before[0], TILE_ROWS * 4);
+        if (ADDS) add<1>(old, oldest, added, held);
+        if (SUMS) sum<1>(rows, weights, before); else tile_store<1>(before[1], TILE_ROWS * 4);
+        if (ADDS) add<2>(old, oldest, added, held);
+        if (SUMS) sum<2>(rows, weights, before); else tile_store<2>(before[2], TILE_ROWS * 4);
+        if (ADDS) add<3>(old, oldest, added, held);
+        if (SUMS) sum<3>(rows, weights, before); else tile_store<3>(before[3], TILE_ROWS * 4);
+    }
+
+    void run(const Rows &x, uint64_t rows, const float *wide, float *totals) {
+        const uint64_t quads = rows / TILE_ROWS * GROUPS;
+        for (uint64_t i = 0; i < 2; i++) turn<false, true>(i, x, wide, totals);
+        for (uint64_t i = 2; i < quads; i++) turn<true, true>(i, x, wide, totals);
+        for (uint64_t i = quads; i < quads + 2; i++) turn<true, false>(i, x, wide, totals);
+    }
+};
+
+// Adds groups of a panel to the totals of whole tiles of rows, two at least.
 template <bool HAS_MINIMA>
 static void add_short_groups(const Rows &x, int64_t rows, const float *wide, const GroupPlaces &at, const GroupEnds &ends,
                              float *totals) {
-    alignas(64) TileSums sums;
-    for (int64_t row = 0, before = 0; row < rows; before = row, row += TILE_ROWS)
-        for (int64_t column = 0; column < PANEL; column += TILE_ROWS) {
-            if (row + TILE_ROWS < rows) {  // a part of the next rows
-                prefetch<_MM_HINT_T0>(x.at(row + TILE_ROWS, column), TILE_ROWS);
-                prefetch<_MM_HINT_T0>(totals + (row + TILE_ROWS) * PANEL + column * TILE_ROWS, TILE_ROWS);
-            }
-            sum_groups(x.from(row, 0), wide + column, at, ends.groups);
-            const int64_t last_row = column ? row : before, last_column = (column ? column : PANEL) - TILE_ROWS;
-            if (row + column)
-                add_groups<HAS_MINIMA>(sums, ends.from(last_row, last_column), totals + last_row * PANEL + last_column);
-            put_aside(ends.groups, sums);
-        }
-    const int64_t last = rows - TILE_ROWS, column = PANEL - TILE_ROWS;
-    add_groups<HAS_MINIMA>(sums, ends.from(last, column), totals + last * PANEL + column);
+    if (ends.groups == 4) return GroupPass<4, HAS_MINIMA>(x, at, ends).run(x, rows, wide, totals);
+    if (ends.groups == 2) return GroupPass<2, HAS_MINIMA>(x, at, ends).run(x, rows, wide, totals);
+    GroupPass<1, HAS_MINIMA>(x, at, ends).run(x, rows, wide, totals);
+}
+
+// How many of `left` groups, or steps of K-quants, a pass takes.
+static inline int64_t of_pass(int64_t left, int64_t most) {
+    while (most > left) most /= 2;
+    return most;
 }
 
 template <int64_t SCHEME>
@@ -114,12 +135,12 @@ static void multiply_short_groups(TileScope &scope, const Linear *l, int64_t pan
     const int64_t groups = l->k / l->group, steps = l->group / TILE_INPUTS, most = SHORT_STEPS / steps;
     const float *scales = l->scales + panel * groups * PANEL;
     scope.shape(TILE_ROWS, TILE_ROWS, TILE_ROWS, TILE_ROWS);
-    for (int64_t g = 0; g < groups; g += most) {
-        const int count = (int)(groups - g < most ? groups - g : most);
-        for (int i = 0; i < count; i++)
+    for (int64_t g = 0, count; g < groups; g += count) {
+        count = of_pass(groups - g, most);
+        for (int64_t i = 0; i < count; i++)
             widen_group<SCHEME>(l, panel, g + i, (g + i) * l->group, l->group, wide + i * steps * STEP_FLOATS);
         const float *of_groups = scales + g * PANEL;
-        const GroupEnds ends{count, of_groups, of_groups, PANEL, of_groups, 0, g == 0};
+        const GroupEnds ends{(int)count, of_groups, of_groups, PANEL, of_groups, 0, g == 0};
         add_short_groups<false>(x.from(0, g * l->group / 2), rows, wide, GroupPlaces{steps, false}, ends, totals);
     }
 }

@@ -11,14 +11,14 @@ static void multiply_k_tile_panel(TileScope &scope, const Linear *l, int64_t pan
     const int64_t steps = l->k / GROUP_STEP;
     const uint32_t *codes = (const uint32_t *)l->weight + panel * steps * words;
     scope.shape(TILE_ROWS, TILE_ROWS, TILE_ROWS, TILE_ROWS);
-    for (int64_t s = 0; s < steps; s += most) {
-        const int count = (int)(steps - s < most ? steps - s : most);
-        for (int i = 0; i < count; i++) {
+    for (int64_t s = 0, count; s < steps; s += count) {
+        count = of_pass(steps - s, most);
+        for (int64_t i = 0; i < count; i++) {
             prefetch<_MM_HINT_T0>((const float *)codes + (s + i) * words + AHEAD_WORDS, words / LINE_FLOATS);
             k_scales<SCHEME>(l, panel, s + i, scales[i]);
             widen_step<2, SCHEME>(codes + (s + i) * words, gap, wide + i * step_floats);
         }
-        const GroupEnds ends{count * groups, scales[0], scales[0] + PANEL, groups > 1 ? PANEL : 2 * PANEL,
+        const GroupEnds ends{(int)count * groups, scales[0], scales[0] + PANEL, groups > 1 ? PANEL : 2 * PANEL,
                              row_sums + s, steps, s == 0};
         add_short_groups<KQuant<SCHEME>::HAS_MINIMA>(x.from(0, s * TileUnits::STEP), rows, wide,
                                                      GroupPlaces{1, groups > 1}, ends, totals);

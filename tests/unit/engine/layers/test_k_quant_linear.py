@@ -109,6 +109,14 @@ def test_a_row_has_the_same_bits_in_any_batch_and_with_any_threads(name: str, dt
                 assert torch.equal(linear(x[241 - count :]), alone[241 - count :])
 
 
+@pytest.mark.parametrize("name", NATIVE_SETS)
+@pytest.mark.parametrize("inputs", [32, 480])
+def test_steps_that_are_no_multiple_of_those_taken_together_give_the_same_bits(name: str, inputs: int) -> None:
+    linear = NestedLinear(native_library(name), nvfp4(97, inputs), None, torch.bfloat16)
+    x = torch.randn(170, inputs).bfloat16()
+    assert torch.equal(linear(x), torch.cat([linear(row) for row in x.split(1)]))
+
+
 @pytest.mark.skipif(len(TILE_SETS) < 2, reason="needs a processor with tiles")
 @pytest.mark.parametrize("kind", KINDS)
 def test_tiles_and_their_twin_give_the_same_bits(kind: str) -> None:

@@ -112,6 +112,14 @@ def test_a_row_has_the_same_bits_in_any_batch_and_with_any_threads(
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("name", NATIVE_SETS)
+@pytest.mark.parametrize("inputs", [32, 416, 448, 480])
+def test_groups_that_are_no_multiple_of_those_taken_together_give_the_same_bits(name: str, inputs: int) -> None:
+    linear = QuantisedLinear(native_library(name), made(LinearScheme.INT4, 97, inputs, 32), None, torch.bfloat16)
+    x = torch.randn(170, inputs).bfloat16()
+    assert torch.equal(linear(x), torch.cat([linear(row) for row in x.split(1)]))
+
+
 def cut_to_bytes(x: Tensor) -> tuple[Tensor, Tensor]:
     """Codes and scales of rows, as integers.h defines them."""
     largest = x.float().abs().amax(-1, keepdim=True)
