@@ -186,7 +186,7 @@ class DraftState:
     next_look: int = 0
     """Tokens of the sequence from which on it is looked at again."""
     promised_s: float = 0.0
-    """What drafts would have saved so far, while the proposer owes work before it can draft any."""
+    """Time that drafts would have saved so far, while the proposer owes work before it can draft any."""
     is_off: bool = False
     """The proposer failed on the sequence: it goes on without drafts."""
 

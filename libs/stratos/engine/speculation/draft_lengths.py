@@ -122,7 +122,7 @@ class DraftLengths:
         return _lengths(offered, MARGIN * max(rate, faster) * token_s)
 
     def promised_s(self, load: StepLoad, chance: float, count: int, drafting_s: float) -> float:
-        """What a draft of ``count`` tokens is expected to save in this step; endless while costs are unknown."""
+        """Time that a draft of ``count`` tokens is expected to save in this step; endless while costs are unknown."""
         step_s, token_s = self._costs(load, drafting_s)
         if self._is_new or step_s <= 0:
             return math.inf
@@ -133,7 +133,7 @@ class DraftLengths:
         return self._num_tried <= NUM_TRIED
 
     def _costs(self, load: StepLoad, drafting_s: float) -> tuple[float, float]:
-        """Of the step without drafts, and of one drafted token more."""
+        """Seconds of the step without drafts, and of one drafted token more."""
         step_s = self._cost.predict(load)
         return step_s, self._cost.predict(StepLoad(load.tokens + 1, load.kv_tokens)) - step_s + drafting_s
 
