@@ -80,6 +80,6 @@ def test_looks_at_drafts_that_do_not_pay_take_a_hundredth_of_the_time() -> None:
     for number in range(40):  # until it is known that they are wrong
         models.answer(f"learns {number}", 30)
     models.draft_s, begin_s = 0.0, models.clock.now()
-    for number in range(300):
+    for number in range(100):
         models.answer(f"wrong {number}", 30)
     assert 0 < models.draft_s < 0.02 * (models.clock.now() - begin_s)
