@@ -17,7 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.waiting import wait_until
-from tests.support.worlds.platform_process import MTLS, PlatformProcess, running_platform
+from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SIZE = ("--gateways", "2", "--routers", "2", "--prefill", "0", "--decode", "1", "--max-decode", "1", "--kv-disk", "1")
@@ -32,7 +32,7 @@ PROMPT_TOKENS = 400
 @pytest.fixture(scope="module", params=["thread", "process"])
 def platform(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
     env = ENV | {"STRATOS_DECODE_WORKER_ENGINE_PROCESS": request.param}
-    with running_platform(tmp_path_factory.mktemp("platform"), *SIZE, *MTLS, env=env) as running:
+    with running_platform(tmp_path_factory.mktemp("platform"), *SIZE, env=env) as running:
         yield running
 
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 
 import httpx
 import pytest
 
-from tests.integration.platform.replicated.conftest import STEP_S
+from tests.integration.platform.replicated.conftest import ENV, SIZE, STEP_S
 from tests.integration.platform.replicated.test_batches import submit, texts_of
 from tests.integration.platform.replicated.test_ledger import body_of, client_of, ledger_of
 from tests.integration.platform.replicated.test_streams import own_entries_of, until_recorded
 from tests.support.waiting import eventually
 from tests.support.worlds.mixed_fleet import OtherWorker, attempts_of, other_worker
-from tests.support.worlds.platform_process import PlatformProcess
+from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
 SPOT = {"ENGINE": "fake", "FAKE__STEP_S": str(STEP_S), "IS_SPOT": "true"}
 OFF = {"method": "off"}
@@ -24,6 +24,13 @@ NUM_LINES, NUM_TOKENS = 8, 80
 """A line takes nearly a second, in which its worker is taken away."""
 NUM_CLIENTS = 12
 """At once, before the batch: routers spread them over all workers that they may have."""
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
+    """In plain text, as the worker that the test starts beside it has no certificate."""
+    with running_platform(tmp_path_factory.mktemp("platform"), *SIZE, env=ENV) as running:
+        yield running
 
 
 async def killed(worker: OtherWorker) -> None:
