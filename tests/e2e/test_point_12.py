@@ -120,7 +120,8 @@ def changes(client: ClientPod, release: Release, load: StreamingLoad, cluster: C
     apply_model(release.kubectl, SECOND, of_image(cluster, "/other"))
 
     def is_changed() -> bool:
-        assert ask(client, release).events[-1] == "[DONE]", "a request failed while its pods were replaced"
+        answer = ask(client, release, may_think=True)
+        assert answer.events[-1] == "[DONE]", "a request failed while its pods were replaced"
         found = status(release.kubectl, SECOND)
         is_recorded = found["record"]["count"] > before["record"]["count"]
         is_other = found["digest"] != before["digest"]

@@ -90,11 +90,11 @@ def taken_away(client: ClientPod, release: Release, load: StreamingLoad, environ
     return unknown_s
 
 
-def ask(client: ClientPod, release: Release) -> Streamed:
-    """It would think first, which is not text."""
+def ask(client: ClientPod, release: Release, *, may_think: bool = False) -> Streamed:
+    """It would think first, which is not text; templates of other models refuse to be asked not to."""
     body = {"model": SECOND, "messages": [{"role": "user", "content": "What is 3 plus 4?"}], "max_tokens": 16}
-    straight = {"temperature": 0, "chat_template_kwargs": {"enable_thinking": False}}
-    return client.stream("http://stratos-gateway/v1/chat/completions", release.api_key(), body | straight)
+    more = {"temperature": 0} | ({} if may_think else {"chat_template_kwargs": {"enable_thinking": False}})
+    return client.stream("http://stratos-gateway/v1/chat/completions", release.api_key(), body | more)
 
 
 def running(release: Release) -> dict[str, str]:
