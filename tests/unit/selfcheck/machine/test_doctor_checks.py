@@ -25,7 +25,7 @@ MACHINE = Machine(
 FLEET = PlannedFleet(num_workers=2, threads=1)
 ON_GPU = PlannedFleet(num_workers=1, threads=1, device="cuda")
 GPUS = GpuFacts(num_devices=1, driver="NVRM version: 580")
-PLAN = EnginePlan(dtype="float32", kv_pool_bytes=1 << 28, max_model_len=4096, choices=())
+PLAN = EnginePlan(dtype="float32", kv_pool_bytes=1 << 28, host_pool_bytes=0, max_model_len=4096, choices=())
 REDIS = RedisFacts(version="7.2", eviction="noeviction")
 RUNNER, SCHEDULER = RunnerConfig(), SchedulerConfig()
 
