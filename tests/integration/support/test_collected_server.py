@@ -46,12 +46,12 @@ def test_1(): pass
 SLEEPER = "import os, time; os.write(1, b'%d\\n' % os.getpid()); time.sleep(60)"
 
 
-def run_pytest(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
-    """Two processes of pytest-xdist over some files."""
+def run_pytest(folder: Path, more: str = "", **files: str) -> subprocess.CompletedProcess[str]:
+    """Two processes of pytest-xdist over some files, with more options."""
     for name, text in {"conftest": CONFTEST, **files}.items():
         (folder / f"{name}.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
-    options = {"PYTEST_ADDOPTS": "-p xdist -p no:cacheprovider", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    options = {"PYTEST_ADDOPTS": f"-p xdist -p no:cacheprovider {more}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **options}
     environment.pop("PYTEST_XDIST_WORKER", None)
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
@@ -62,6 +62,14 @@ def test_modules_are_imported_once_also_for_processes_that_come_for_dead_ones(tm
     assert "2 failed, 6 passed, 4 errors" in run.stdout, run.stdout + run.stderr
     assert "RuntimeError: why" in run.stdout
     assert (tmp_path / "imports").read_text().splitlines() == ["test_a None", "test_b None"]
+
+
+def test_a_file_that_cannot_be_imported_is_an_error_and_not_what_it_had_until_then(tmp_path: Path) -> None:
+    """With this mode of ours pytest leaves it among the modules, and finds it there in each fork."""
+    broken = "def test_1(): pass\nraise RuntimeError('why')"
+    run = run_pytest(tmp_path, "--import-mode=importlib", test_a="def test_1(): pass", test_broken=broken)
+    assert run.returncode != 0, run.stdout + run.stderr
+    assert "RuntimeError: why" in run.stdout
 
 
 def test_without_the_server_processes_import_the_tests_themselves(tmp_path: Path) -> None:

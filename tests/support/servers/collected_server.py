@@ -66,6 +66,12 @@ class _ImportsAlone:
     def pytest_pycollect_makeitem(self) -> list[pytest.Item]:
         return []
 
+    def pytest_exception_interact(self, node: pytest.Item | pytest.Collector) -> None:
+        """Forget a file that cannot be imported: pytest keeps what it had by then, which forks would take for all."""
+        for name, module in list(sys.modules.items()):
+            if getattr(module, "__file__", None) == str(node.path):
+                del sys.modules[name]
+
 
 def _serve(listener: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with the process that began it
