@@ -10,6 +10,7 @@ soon pays for none of it, and a long one no more than twice (the ski rental prob
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence as Series
 from dataclasses import dataclass
 
@@ -135,12 +136,8 @@ class Drafting:
         if self._clock.now() < self._rests_until_s:
             return []
         asks, lengths = self._affordable(asks, load)
-        begin_s = self._clock.now()
-        if not asks or not self._look_ahead(asks):
+        if not asks or not self._look_ahead(asks, lengths.count(0)):
             return []
-        if num_probes := lengths.count(0):
-            now_s = self._clock.now()
-            self._next_probe_s = now_s + (now_s - begin_s) * num_probes / len(asks) / PROBING_SHARE
         offers = []
         for ask, length in zip(asks, lengths, strict=True):
             drafts = self._cut(ask.sequence, self._proposed(ask))
@@ -179,16 +176,17 @@ class Drafting:
         state.promised_s = 0.0
         return True
 
-    def _look_ahead(self, asks: list[DraftAsk]) -> bool:
-        begin_s = self._clock.now()
+    def _look_ahead(self, asks: list[DraftAsk], num_probes: int) -> bool:
+        begin_s, took_s = self._clock.now(), math.inf
         try:
             self._proposer.look_ahead(asks)
-            is_well = self._clock.now() - begin_s <= MAX_LOOK_S
+            took_s = self._clock.now() - begin_s
         except Exception:
             _log.exception("the proposer of drafts failed; the requests go on without them")
-            is_well = False
-        if is_well:
+        if took_s <= MAX_LOOK_S:
             self._rest_s = FIRST_REST_S
+            if num_probes:
+                self._next_probe_s = begin_s + took_s + took_s * num_probes / len(asks) / PROBING_SHARE
             return True
         for ask in asks:
             self._fail(ask)

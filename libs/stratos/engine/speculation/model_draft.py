@@ -8,6 +8,7 @@ after a hand-off, a prefix hit or a recovery the prompt is computed here, a part
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Sequence as Series
 from dataclasses import dataclass, field
 
@@ -65,7 +66,9 @@ class ModelProposer(Proposer):
         self._tables: dict[int, _Table] = {}
         self._ended: list[int] = []
         self._num_plans = 0
-        self._pass_ns: dict[int, RecentQuantile] = {}
+        self._pass_ns = defaultdict[int, RecentQuantile](
+            lambda: RecentQuantile(0.5, default=0, window=TIMED_PASSES, min_samples=4)
+        )
         """Of passes of one token each, by the bits of their number of rows."""
         self._prompt_token_ns = RecentQuantile(0.5, default=0, window=TIMED_PASSES, min_samples=1)
 
@@ -149,8 +152,7 @@ class ModelProposer(Proposer):
         sampled = {token.seq_id: token.token_id for token in self._runner.collect(handle).tokens}
         took_ns = (self._clock.now() - begin_s) * 1e9
         if plan.num_tokens <= 2 * len(rows):
-            new = RecentQuantile(0.5, default=0, window=TIMED_PASSES, min_samples=4)
-            self._pass_ns.setdefault(len(rows).bit_length(), new).add(round(took_ns))
+            self._pass_ns[len(rows).bit_length()].add(round(took_ns))
         else:  # it computes a prompt
             self._prompt_token_ns.add(round(took_ns / plan.num_tokens))
         for row in rows:
