@@ -85,7 +85,7 @@ test-thorough: setup ## Property tests with all their examples, and what is slow
 	@HYPOTHESIS_PROFILE=thorough OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) tests/unit $(TESTS)
 	@$(MAKE) --no-print-directory test-slow
 
-speculation: setup ## The whole matrix in which drafts must change no bit, planted errors included: an hour of one core
+speculation: setup ## The whole matrix in which drafts must change no bit, planted errors included: minutes
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) -m "matrix or slow or not slow" tests/conformance/test_speculation.py tests/unit/engine/speculation tests/integration/platform/test_drafting_fleet.py $(TESTS)
 
 # Many of them kill processes under load: one that fails beside others is tried once more with the machine to itself, and

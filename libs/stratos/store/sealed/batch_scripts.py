@@ -2,8 +2,9 @@
 
 A batch is a hash: s status, h sealed head, t lines, n slices, x the next slice that was never taken, ok and
 bad lines, u end of its window, c i f z milliseconds of creation, begin, finalizing and end, w why it ends
-(completed, expired, cancelled), o p ids of its files, m sealed problem; e<slice> epoch of a slice, g<slice> the epoch
-whose result counts.  The slice -1 is the making of its files.
+(completed, expired, cancelled), o p ids of its files, m sealed problem, l how often results were lost; e<slice> epoch
+of a slice, g<slice> the epoch whose result counts, v<slice> lines of it that were answered and that failed.  The slice
+-1 is the making of its files.
 """
 
 # KEYS: batches of the tenant, hash, leases, open batches of the model.
@@ -78,10 +79,34 @@ if get('g' .. ARGV[1]) == ARGV[2] then return 1 end
 local status = get('s')
 if not owns(ARGV[1], ARGV[2]) or (status ~= 'in_progress' and status ~= 'cancelling') then return 0 end
 redis.call('ZREM', KEYS[3], ARGV[1])
-set('g' .. ARGV[1], ARGV[2])
+set('g' .. ARGV[1], ARGV[2], 'v' .. ARGV[1], ARGV[3] .. ' ' .. ARGV[4])
 local num = redis.call('HINCRBY', KEYS[2], 'ok', ARGV[3]) + redis.call('HINCRBY', KEYS[2], 'bad', ARGV[4])
 -- A slice that was stopped at the end of the window has lines without an answer.
 if num == number('t') and status == 'in_progress' then finalize('completed') end
+return 1
+"""
+# ARGV: epoch of the slice -1, most times, slices and the epochs of their results. Takes back results that are gone, and
+# their counts; a batch that was complete goes on with these slices. Answers 1, to a second try as well, or 0 where
+# another gateway has it, it lost results that often, or a gateway of 0.1 committed one.
+LOSE = """
+if not owns('-1', ARGV[1]) then return get('s') == 'in_progress' and 1 or 0 end
+if redis.call('HINCRBY', KEYS[2], 'l', 1) > tonumber(ARGV[2]) then return 0 end
+local goes_on = get('w') == 'completed'
+for place = 3, #ARGV, 2 do
+  local good, bad = string.match(get('v' .. ARGV[place]) or '', '(%d+) (%d+)')
+  if get('g' .. ARGV[place]) == ARGV[place + 1] then
+    if not good then return 0 end
+    redis.call('HINCRBY', KEYS[2], 'ok', -good)
+    redis.call('HINCRBY', KEYS[2], 'bad', -bad)
+    redis.call('HDEL', KEYS[2], 'g' .. ARGV[place], 'v' .. ARGV[place])
+  end
+  if goes_on then redis.call('ZADD', KEYS[3], 0, ARGV[place]) end
+end
+if goes_on then
+  redis.call('HDEL', KEYS[2], 'w', 'f')
+  set('s', 'in_progress')
+  redis.call('ZREM', KEYS[3], '-1')
+end
 return 1
 """
 # ARGV: member, slice, epoch, status, ids of the files of answers and errors, sealed problem. Answers 1, to a second try

@@ -131,11 +131,8 @@ class BatchStore:
             return GuardedScript(redis, config, scripts.HEAD + text, store_id)
 
         self._create, self._claim, self._renew = script(scripts.CREATE), script(scripts.CLAIM), script(scripts.RENEW)
-        self._commit, self._finish, self._cancel = (
-            script(scripts.COMMIT),
-            script(scripts.FINISH),
-            script(scripts.CANCEL),
-        )
+        self._commit, self._lose = script(scripts.COMMIT), script(scripts.LOSE)
+        self._finish, self._cancel = script(scripts.FINISH), script(scripts.CANCEL)
 
     async def create(self, tenant_id: str, head: BatchHead, num_lines: int, num_slices: int, window_s: float) -> str:
         """Make a batch; its id, or "" where the tenant has too many."""
@@ -251,6 +248,24 @@ class BatchStore:
             return await asyncio.to_thread(lambda: zlib.decompress(unseal(key, sealed, place.encode())))
         except (BrokenSeal, zlib.error) as error:
             raise NotFound("a result of this batch was altered") from error
+
+    async def lose(
+        self, tenant_id: str, batch_id: str, epoch: int, claims: Sequence[tuple[int, int]], most: int
+    ) -> bool:
+        """Take back results that cannot be read, so that their slices are computed again.
+
+        Args:
+            tenant_id: whose batch it is.
+            batch_id: the batch.
+            epoch: of the lease of the slice ``FINAL``, which ends with it where the batch goes on.
+            claims: slices, and the epochs of their results.
+            most: times that a batch may lose some.
+
+        Returns:
+            False where another gateway has the batch, or it lost some too often.
+        """
+        args: list[str | int | float] = [epoch, most, *(number for claim in claims for number in claim)]
+        return bool(await self._run(self._lose, tenant_id, batch_id, args))
 
     async def drop_result(self, tenant_id: str, batch_id: str, claim: tuple[int, int]) -> None:
         """The result of a slice is in a file now."""

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from typing import Any
 
 import orjson
 
-from stratos.common.errors import StreamMoved
+from stratos.common.errors import NotFound, StreamMoved
 from stratos.store.sealed.batch_store import FINAL
 from stratos.store.sealed.file_store import StoredFile
 from stratos.store.sealed.file_writer import FileWriter
 from stratos_gateway.batches.slices import BatchWork, result_line
 
+_log = logging.getLogger(__name__)
 _AT_A_TIME = 200
 """Slices whose epochs are asked for at a time."""
 _MISSING = {
     "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
     "cancelled": ("batch_cancelled", "This request was not executed: its batch was cancelled."),
 }
+_MAX_LOSSES = 8
+"""Times that a batch may lose results: after that its store keeps nothing."""
 _NO_ROOM = "the tenant has no room for the results: delete files, and submit the batch again"
 
 
@@ -41,15 +45,26 @@ class FinalRun:
         self._lease_s = lease_s
         self._kept_s = kept_s
         self._renew_s = 0.0
+        self._lost: list[tuple[int, int]] = []
+        """Slices, and the epochs of their results, which cannot be read."""
 
     async def run(self) -> None:
-        """Do it; raises ``StreamMoved`` where another gateway does."""
+        """Do it, or give results that are lost to gateways that compute them again.
+
+        Raises:
+            NotFound: results are lost again and again.
+            StreamMoved: another gateway does it.
+        """
         work, batch = self._work, self._work.batch
         names = [_file_id(batch.id, kind) for kind in ("output", "error")]
         with ExitStack() as stack:
             writers = [stack.enter_context(await work.store.files.writer(work.tenant_id, name)) for name in names]
             async for is_ok, text in self._rows():
                 await asyncio.to_thread(writers[0 if is_ok else 1].write, text.encode() + b"\n")
+            if self._lost:
+                await self._lose()
+                if batch.ends == "completed":
+                    return
             kept = [await self._put(name, writer) for name, writer in zip(names, writers, strict=True)]
         if None in kept:
             await work.store.finish(work.tenant_id, batch.id, self._claim, "failed", problem=_NO_ROOM)
@@ -62,7 +77,9 @@ class FinalRun:
         """All lines of both files, in order."""
         async for number, epoch in self._epochs():
             await self._keep_lease()
-            rows: list[Any] = [] if not epoch else await self._result(number, epoch)
+            rows = [] if not epoch else await self._result(number, epoch)
+            if self._lost and self._work.batch.ends == "completed":
+                continue  # the files are made once all of it is there
             by_line = {line: (bool(is_ok), text) for line, is_ok, text in rows}
             count, begin = self._work.index.counts[number], self._work.index.begins[number]
             lines = await self._work.lines(number) if len(by_line) < count else []
@@ -83,9 +100,19 @@ class FinalRun:
 
     async def _result(self, number: int, epoch: int) -> list[Any]:
         work = self._work
-        content = await work.store.read_result(work.tenant_id, work.batch.id, (number, epoch))
+        try:
+            content = await work.store.read_result(work.tenant_id, work.batch.id, (number, epoch))
+        except NotFound:
+            self._lost.append((number, epoch))
+            return []
         rows: list[Any] = await asyncio.to_thread(orjson.loads, content)
         return rows
+
+    async def _lose(self) -> None:
+        work = self._work
+        _log.warning("of batch %s results are lost, or altered: %s", work.batch.id, _shown(self._lost))
+        if not await work.store.lose(work.tenant_id, work.batch.id, self._claim[1], self._lost, _MAX_LOSSES):
+            raise NotFound("results of this batch are lost, or altered")
 
     async def _keep_lease(self) -> None:
         now_s, work = asyncio.get_running_loop().time(), self._work
@@ -109,6 +136,11 @@ class FinalRun:
         async for number, epoch in self._epochs():
             if epoch:
                 await self._work.store.drop_result(self._work.tenant_id, self._work.batch.id, (number, epoch))
+
+
+def _shown(claims: list[tuple[int, int]]) -> str:
+    more = " ..." if len(claims) > 10 else ""
+    return "slices " + ", ".join(str(number) for number, _ in claims[:10]) + more
 
 
 def _file_id(batch_id: str, kind: str) -> str:

@@ -9,11 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
-import orjson
 import pytest
 
-from stratos.common.errors import DependencyDown, Overloaded
+from stratos.common.errors import Overloaded
 from stratos.core.files.model_files import read_model_files
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
@@ -23,18 +21,20 @@ from tests.support.reference.second_model import save_second_model
 from tests.support.reference.shipped_model import base_digest
 from tests.support.waiting import eventually
 from tests.support.worlds.admin_world import AdminWorld
+from tests.support.worlds.batch_calls import (
+    ASKED,
+    BATCHES,
+    QUICK,
+    call,
+    ended,
+    is_billed,
+    lines,
+    rows_of,
+    submit,
+    upload,
+)
 from tests.support.worlds.stream_world import TEXT, stream_worlds
 
-BATCHES = "/v1/batches"
-QUICK = {"poll_s": 0.05, "lease_s": 0.6}
-OVER = ("completed", "failed", "expired", "cancelled")
-ASKED: dict[str, dict[str, Any]] = {
-    "/v1/chat/completions": {"messages": [{"role": "user", "content": "go"}], "max_tokens": 60},
-    "/v1/completions": {"prompt": ["go", "on"], "max_tokens": 60},
-    "/v1/responses": {"input": "go", "max_output_tokens": 60},
-    "/v1/messages": {"messages": [{"role": "user", "content": "go"}], "max_tokens": 60},
-    "/v1/moderations": {"input": "go"},
-}
 IGNORED: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"store": True},
     "/v1/completions": {"store": True},
@@ -48,52 +48,6 @@ IGNORED: dict[str, dict[str, Any]] = {
 async def worlds(redis_url: str, tmp_path: Path) -> AsyncIterator[list[AdminWorld]]:
     async with stream_worlds(redis_url, tmp_path, batches=QUICK) as found:
         yield found
-
-
-async def call(world: AdminWorld, method: str, path: str, *, by: str = "user", **more: Any) -> httpx.Response:
-    headers = {"authorization": f"Bearer {world.keys[by]}"}
-    return await world.public.request(method, path, headers=headers, **more)
-
-
-def lines(num: int, url: str, **more: Any) -> list[dict[str, Any]]:
-    own = {} if url == "/v1/moderations" else {"model": "base"}
-    body = {**own, **ASKED[url], **more}
-    return [{"custom_id": f"c{number}", "method": "POST", "url": url, "body": body} for number in range(num)]
-
-
-async def upload(world: AdminWorld, rows: list[dict[str, Any]], by: str = "user") -> str:
-    content = b"".join(orjson.dumps(row) + b"\n" for row in rows)
-    form = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", content)}}
-    answer = await call(world, "POST", "/v1/files", by=by, **form)
-    assert answer.status_code == 200, answer.text
-    return str(answer.json()["id"])
-
-
-async def submit(world: AdminWorld, rows: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    body = {"input_file_id": await upload(world, rows), "endpoint": rows[0]["url"], "completion_window": "24h", **more}
-    answer = await call(world, "POST", BATCHES, json=body)
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
-
-
-async def shown(world: AdminWorld, batch_id: str) -> dict[str, Any]:
-    return dict((await call(world, "GET", f"{BATCHES}/{batch_id}")).json())
-
-
-async def ended(world: AdminWorld, batch_id: str) -> dict[str, Any]:
-    async def is_over() -> bool:
-        return (await shown(world, batch_id))["status"] in OVER
-
-    await eventually(is_over, "the batch has ended")
-    return await shown(world, batch_id)
-
-
-async def rows_of(world: AdminWorld, file_id: str | None) -> list[dict[str, Any]]:
-    if file_id is None:
-        return []
-    answer = await call(world, "GET", f"/v1/files/{file_id}/content")
-    assert answer.status_code == 200, answer.text
-    return [orjson.loads(line) for line in answer.content.splitlines()]
 
 
 @pytest.mark.parametrize("url", [url for url in ASKED if url != "/v1/moderations"])
@@ -154,12 +108,7 @@ async def test_both_gateways_share_a_batch_and_bill_each_line_once(worlds: list[
         names = [row["custom_id"] for row in await rows_of(one, found["output_file_id"])]
         assert names == [f"c{n}" for n in range(num)]
         num_batches += 1
-
-    async def is_billed() -> bool:
-        rows = (await call(one, "GET", "/v1/usage")).json()["data"]
-        return sum(row["requests"] for row in rows) == num * num_batches
-
-    await eventually(is_billed, "every line is billed once")
+    await eventually(partial(is_billed, one, num * num_batches), "every line is billed once")
 
 
 async def test_a_gateway_that_stands_still_loses_its_slices(redis_url: str, tmp_path: Path) -> None:
@@ -175,32 +124,6 @@ async def test_a_gateway_that_stands_still_loses_its_slices(redis_url: str, tmp_
         assert TEXT in str(await rows_of(two, found["output_file_id"]))
         ids = {submit.request_id for world in (one, two) for submit in world.worker.submits}
         assert ids == {submit.request_id for submit in two.worker.submits}
-
-
-async def test_an_answer_of_the_store_that_is_lost_takes_no_result_away(
-    worlds: list[AdminWorld], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The slice counted: who tries again must not take it for another gateway's."""
-    lost, again = set[Any](), list[bool]()
-
-    def lossy(method: Any) -> Any:
-        async def called(store: BatchStore, tenant_id: str, batch_id: str, claim: tuple[int, int], *more: Any) -> bool:
-            is_ours: bool = await method(store, tenant_id, batch_id, claim, *more)
-            if (method, claim) not in lost:
-                lost.add((method, claim))
-                raise DependencyDown("the answer was lost")
-            again.append(is_ours)
-            return is_ours
-
-        return called
-
-    monkeypatch.setattr(BatchStore, "commit", lossy(BatchStore.commit))
-    found = await ended(
-        worlds[0], (await submit(worlds[1], lines(2 * SLICE_LINES, "/v1/completions", max_tokens=1)))["id"]
-    )
-    assert (found["status"], found["request_counts"]["completed"]) == ("completed", 2 * SLICE_LINES)
-    await eventually(lambda: len(again) == 2, "both were tried again")
-    assert again == [True, True], "else what counts is deleted"
 
 
 async def test_a_platform_without_room_lets_it_wait(worlds: list[AdminWorld]) -> None:

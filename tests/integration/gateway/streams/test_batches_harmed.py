@@ -1,0 +1,129 @@
+"""Batches whose stores lose answers or results: nothing is counted twice, and nothing is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratos.common.errors import DependencyDown, NotFound
+from stratos.store.sealed.batch_store import BatchStore
+from stratos_gateway.files.lines import SLICE_LINES
+from tests.support.waiting import eventually
+from tests.support.worlds.admin_world import AdminWorld
+from tests.support.worlds.batch_calls import (
+    BATCHES,
+    QUICK,
+    call,
+    ended,
+    is_billed,
+    lines,
+    rows_of,
+    submit,
+)
+from tests.support.worlds.stream_world import stream_worlds
+
+
+@pytest.fixture
+async def worlds(redis_url: str, tmp_path: Path) -> AsyncIterator[list[AdminWorld]]:
+    async with stream_worlds(redis_url, tmp_path, batches=QUICK) as found:
+        yield found
+
+
+async def test_an_answer_of_the_store_that_is_lost_takes_no_result_away(
+    worlds: list[AdminWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slice counted: who tries again must not take it for another gateway's."""
+    lost, again = set[Any](), list[bool]()
+
+    def lossy(method: Any) -> Any:
+        async def called(store: BatchStore, tenant_id: str, batch_id: str, claim: tuple[int, int], *more: Any) -> bool:
+            is_ours: bool = await method(store, tenant_id, batch_id, claim, *more)
+            if (method, claim) not in lost:
+                lost.add((method, claim))
+                raise DependencyDown("the answer was lost")
+            again.append(is_ours)
+            return is_ours
+
+        return called
+
+    monkeypatch.setattr(BatchStore, "commit", lossy(BatchStore.commit))
+    found = await ended(
+        worlds[0], (await submit(worlds[1], lines(2 * SLICE_LINES, "/v1/completions", max_tokens=1)))["id"]
+    )
+    assert (found["status"], found["request_counts"]["completed"]) == ("completed", 2 * SLICE_LINES)
+    await eventually(lambda: len(again) == 2, "both were tried again")
+    assert again == [True, True], "else what counts is deleted"
+
+
+@pytest.mark.parametrize("is_gone", [True, False], ids=["gone", "altered"])
+async def test_a_result_that_is_lost_is_computed_again(
+    worlds: list[AdminWorld], monkeypatch: pytest.MonkeyPatch, *, is_gone: bool
+) -> None:
+    """Of two slices the first one: its lines are counted once, billed once, and the other one is not asked again."""
+    broken = set[int]()
+
+    async def commit(store: BatchStore, tenant: str, batch: str, claim: tuple[int, int], *more: Any) -> bool:
+        is_ours: bool = await whole(store, tenant, batch, claim, *more)
+        if claim == (0, 1):
+            broken.add(claim[0])
+            objects, name = store.files.objects, f"files/{tenant}/{batch}-0-1"
+            await (objects.delete(name) if is_gone else objects.put(name, b"not what was sealed"))
+        return is_ours
+
+    whole = BatchStore.commit
+    monkeypatch.setattr(BatchStore, "commit", commit)
+    num = 2 * SLICE_LINES
+    rows = lines(num, "/v1/chat/completions", max_tokens=2)
+    found = await ended(worlds[0], (await submit(worlds[1], rows))["id"])
+    assert broken == {0}
+    assert (found["status"], found["request_counts"]) == ("completed", {"total": num, "completed": num, "failed": 0})
+    answers = await rows_of(worlds[0], found["output_file_id"])
+    assert [row["custom_id"] for row in answers] == [row["custom_id"] for row in rows]
+    asked = Counter(submit.request_id for world in worlds for submit in world.worker.submits)
+    assert sorted(Counter(asked.values()).items()) == [(1, SLICE_LINES), (2, SLICE_LINES)]
+    await eventually(partial(is_billed, worlds[0], num), "every line is billed once")
+
+
+async def test_a_result_that_is_lost_after_the_end_of_its_batch_counts_for_nothing(
+    worlds: list[AdminWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is computed for one that was cancelled: its line is named as not executed, and its count says so."""
+    one, two = worlds
+    one.worker.hang_after = two.worker.hang_after = 3
+
+    async def read_result(*asked: Any) -> bytes:
+        raise NotFound("gone")
+
+    monkeypatch.setattr(BatchStore, "read_result", read_result)
+    rows = lines(2, "/v1/chat/completions")
+    rows[0]["body"] = {**rows[0]["body"], "max_tokens": 2}
+    begun = await submit(one, rows)
+    await eventually(lambda: len(one.worker.submits) + len(two.worker.submits) == 2, "both run")
+    await call(two, "POST", f"{BATCHES}/{begun['id']}/cancel")
+    found = await ended(one, begun["id"])
+    assert (found["status"], found["output_file_id"]) == ("cancelled", None)
+    assert found["request_counts"] == {"total": 2, "completed": 0, "failed": 0}
+    errors = await rows_of(one, found["error_file_id"])
+    assert [(row["custom_id"], row["error"]["code"]) for row in errors] == [
+        ("c0", "batch_cancelled"),
+        ("c1", "batch_cancelled"),
+    ]
+
+
+async def test_a_store_that_loses_all_results_fails_the_batch(
+    worlds: list[AdminWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Instead of computing it for ever."""
+
+    async def read_result(*asked: Any) -> bytes:
+        raise NotFound("gone")
+
+    monkeypatch.setattr(BatchStore, "read_result", read_result)
+    found = await ended(worlds[0], (await submit(worlds[1], lines(1, "/v1/completions", max_tokens=1)))["id"])
+    assert (found["status"], found["request_counts"]["total"]) == ("failed", 1)
+    assert "lost" in found["errors"]["data"][0]["message"]
