@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.bench.peer_servers import VLLM_ENV, running_server
+from scripts.bench.terms import apply_terms
 from scripts.vllm_suite.installation import python_of
 from stratos.cli.local.ports import any_free_port
 from stratos.reproduce.load.local_platform import running_platform
@@ -94,19 +91,6 @@ def our_platform(model: Path) -> Iterator[SuiteServer]:
     }  # fmt: skip
     ports = ("--port", str(any_free_port()), "--admin-port", str(any_free_port()))
     with running_platform("--model", f"base={model}", *ports, env=env) as platform:
-        _allow_long_prompts(Path(platform.data_dir))
+        more = {"plan": "local", "overrides": {"max_prompt_tokens": CONTEXT}}
+        apply_terms(Path(platform.data_dir), {"tenants": {"default": more}})
         yield SuiteServer("StratosServe", platform.url.removesuffix("/v1"), platform.key)
-
-
-def _allow_long_prompts(data_dir: Path) -> None:
-    """Change the terms of the platform's first tenant."""
-    program, told = str(Path(sys.executable).with_name("stratos")), ["--data-dir", str(data_dir)]
-    create = [program, "keys", "create", "--tenant", "platform", "--role", "admin", *told]
-    shown = subprocess.run(create, check=True, capture_output=True, text=True).stdout
-    (key,) = re.findall(r"sk-[0-9a-f-]+", shown)
-    terms = data_dir / "terms.json"
-    terms.write_text(
-        json.dumps({"tenants": {"default": {"plan": "local", "overrides": {"max_prompt_tokens": CONTEXT}}}})
-    )
-    apply = [program, "admin", "apply", "-f", str(terms), *told]
-    subprocess.run(apply, check=True, env={**os.environ, "STRATOS_ADMIN_KEY": key})
