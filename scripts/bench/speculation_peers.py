@@ -29,6 +29,7 @@ from scripts.bench.speculation import prompts
 from stratos.reproduce.load.local_platform import running_platform
 
 RECEIPT_S, NOT_FOUND = 10.0, 404
+VLLM_COUNTERS = "vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class Server:
     extra: dict[str, Any] = field(default_factory=dict)
     """More fields of each request."""
     has_receipts: bool = False
+    counters: tuple[str, str] | None = None
+    """Names of its metrics of drafted and of accepted tokens, where answers do not tell."""
 
     def request(self, path: str, body: dict[str, Any] | None = None) -> urllib.request.Request:
         """A request with the key."""
@@ -117,8 +120,25 @@ def _found(receipt: Any, name: str) -> int:
 def run_arm(server: Server, turn: int, args: argparse.Namespace) -> list[Answer]:
     """Answers to the prompts of a round, so many streams at once."""
     wanted = prompts(args.load, args.requests * (args.rounds + 1))[args.requests * turn :][: args.requests]
+    before = _counted(server)
     with ThreadPoolExecutor(args.streams) as pool:
-        return list(pool.map(lambda ids: ask(server, ids, args.output), wanted))
+        answers = list(pool.map(lambda ids: ask(server, ids, args.output), wanted))
+    drafted, accepted = (new - old for new, old in zip(_counted(server), before, strict=True))
+    answers[0].drafted += drafted
+    answers[0].accepted += accepted
+    return answers
+
+
+def _counted(server: Server) -> tuple[int, int]:
+    """Drafted and accepted tokens by its metrics."""
+    if server.counters is None:
+        return 0, 0
+    with urllib.request.urlopen(f"{server.url.removesuffix('/v1')}/metrics", timeout=60) as stream:
+        lines = [line.decode().split() for line in stream if not line.startswith(b"#")]
+    drafted, accepted = (
+        sum(int(float(line[-1])) for line in lines if line[0].startswith(name)) for name in server.counters
+    )
+    return drafted, accepted
 
 
 def summary(runs: dict[str, list[list[Answer]]]) -> dict[str, Any]:
@@ -147,7 +167,8 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
             options = f"{args.peer_more} {more}".split()
             found = running_peer(args.peer, args.program, served, log, threads=args.threads, more=options)
             peer = stack.enter_context(found)
-            arms[name] = Server(peer.url, "none", peer.model)
+            counters = VLLM_COUNTERS if args.peer == "vllm" and more else None
+            arms[name] = Server(peer.url, "none", peer.model, counters=counters)
         own = ("--model", str(args.model), "--threads", str(args.threads), *args.up)
         platform = stack.enter_context(running_platform(*own))
         told = (platform.url, platform.key, args.model.stem)
