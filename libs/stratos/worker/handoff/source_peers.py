@@ -1,8 +1,8 @@
 """Sources as a receiver sees them: channels, a breaker for each, and those that were lost with slots in their hands.
 
-A source that was lost or hung keeps its staging slots in quarantine.  ``probe`` reads its status: gone (its port refuses) or restarted
-means its slots are dropped at once; alive again means they are dropped when no leg of it is open; silent means they
-stay.
+A source that was lost or hung keeps its staging slots in quarantine.  ``probe`` reads its status: gone (its port
+refuses) or restarted means its slots are dropped at once; alive again means they are dropped when no leg of it is open;
+silent means they stay.
 """
 
 from __future__ import annotations
