@@ -220,6 +220,8 @@ class Endpoint(Generic[O]):
                 await self._send_first_answer(request)
         except BaseException as error:
             request.error = left = error
+            if isinstance(error, Superseded) and passes_on(request) and not _is_counted(request, error):
+                request.output = None  # it has run nowhere: only the next revision's answer counts
         await entered.leave(left)
 
     async def _prepared(
@@ -255,6 +257,10 @@ class Endpoint(Generic[O]):
 
 def _text_of(body: Mapping[str, Any]) -> bytes:
     return orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
+
+
+def _is_counted(request: ClientRequest[Any], error: BaseException) -> bool:
+    return request.output is not None and bool(request.output.drafts(error))
 
 
 def _wants_record(http: Request, tenant: Tenant, body: dict[str, Any]) -> bool:

@@ -87,6 +87,11 @@ async def test_the_newer_revision_answers_what_waits_for_one_without_workers(add
         num_billed += num
     total = (await _got(added, "/v1/usage"))["total"]
     assert (total["requests"], total["output_tokens"]) == (num_billed, 3 * (num_billed + 1))
+    name = "stratos_prompt_tokens_total"
+    found = [
+        s.value for f in one.service.metrics.restricted_registry([name]).collect() for s in f.samples if s.name == name
+    ]
+    assert sum(found) == 2 * len(ASKS), "what ran nowhere is no request that ended"
 
 
 async def test_a_record_of_what_moves_is_made_again_for_the_newer_revision(redis_url: str, tmp_path: Path) -> None:
