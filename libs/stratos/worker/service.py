@@ -54,6 +54,8 @@ from stratos.worker.status import StatusFeed, StatusServicer, StatusVersions
 from stratos.worker.wiring import OpenWorker, wire_worker
 
 PROBE_INTERVAL_S = 1.0
+SHOW_IDLE_S = 1.0
+"""How often an engine that makes no steps shows its gauges."""
 FLUSH_S = 1.0
 """Time that handed-back streams get to leave, taken from the drain's own time."""
 
@@ -80,6 +82,7 @@ class WorkerProcess(Service):
         self.role = role
         self.incarnation = new_incarnation()
         self._settings = settings
+        self._max_batch_slots = settings.steps.max_batch_slots
         self._make_engine = make_engine
         self._make_store = make_store
         self._clock = SystemClock()
@@ -214,8 +217,7 @@ class WorkerProcess(Service):
         """Status of this worker, as routers see it."""
         opened, context, now_s = self.opened, self.opened.context, self._clock.now()
         engine, info = context.engine.status(), context.engine.info
-        scheduler = self._settings.steps
-        max_batch_slots = scheduler.max_batch_slots
+        max_batch_slots = self._max_batch_slots
         intents = opened.table.intents(engine.p90_output_tokens, info.geometry.block_size, max_batch_slots)
         load = replace(
             engine.load,
@@ -333,6 +335,7 @@ class WorkerProcess(Service):
 
     async def _do_housekeeping(self) -> None:
         table, context, was = self.opened.table, self.opened.context, (-1, -1, -1)
+        shown_step, next_show = -1, 0.0
         geometry = context.engine.info.geometry
         block_bytes = geometry.token_bytes * geometry.block_size
         while True:
@@ -340,9 +343,11 @@ class WorkerProcess(Service):
             self._watch.observe(
                 status.step, self._clock.now(), is_computing=status.is_computing, slow_step_s=status.slow_step_s
             )
-            context.metrics.observe_status(status, context.transports.ledger(), block_bytes)
-            context.metrics.observe_usage(len(table.usage), self.opened.device_time)
-            self.opened.meters.show(status, self._clock.now())
+            if status.step != shown_step or self._clock.now() >= next_show:  # an idle engine has little to tell
+                shown_step, next_show = status.step, self._clock.now() + SHOW_IDLE_S
+                context.metrics.observe_status(status, context.transports.ledger(), block_bytes)
+                context.metrics.observe_usage(len(table.usage), self.opened.device_time)
+                self.opened.meters.show(status, self._clock.now())
             table.reap()
             now = (len(table), table.num_orphans, self._gate.num_handoffs)
             if now != was:

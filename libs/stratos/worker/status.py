@@ -132,13 +132,15 @@ class StatusVersions:
     """
 
     def __init__(self) -> None:
+        self._version = 0
         self._last: WorkerStatus | None = None
 
     def number(self, status: WorkerStatus) -> WorkerStatus:
         """``status`` with its version, from 1."""
-        if self._last is None or _facts(self._last) != _facts(status):
-            self._last = dataclasses.replace(status, version=1 if self._last is None else self._last.version + 1)
-        return dataclasses.replace(status, version=self._last.version)
+        facts = _facts(status)
+        if facts != self._last:
+            self._last, self._version = facts, self._version + 1
+        return dataclasses.replace(status, version=self._version)
 
 
 def _facts(status: WorkerStatus) -> WorkerStatus:

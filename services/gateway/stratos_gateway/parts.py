@@ -31,6 +31,7 @@ from stratos_gateway.embedding.client import EmbeddingClient
 from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.prompt_names import PrefixNames, PromptDigests
 from stratos_gateway.generation.recovery import Cause
+from stratos_gateway.generation.succession import Succession
 from stratos_gateway.ledger.billing import Billing, LedgerAccess
 from stratos_gateway.limits.leaser import Leaser
 from stratos_gateway.limits.leases import NO_LEASES, Leases
@@ -197,6 +198,8 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
     if backends.streams is not None:
         streams = StreamDesk(backends.streams, clock, settings.streams.flush_s, metrics)
         stack.push_async_callback(streams.close)
+    succession = Succession(models.is_superseded)
+    models.on_succession(succession.look)
     return GatewayParts(
         queued=asyncio.Event(),
         streams=streams,
@@ -222,6 +225,7 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
             tracing=around.tracing,
             zone=settings.zone,
             region=settings.region,
+            succession=succession,
             prefix_names=PrefixNames(settings.max_block_names),
         ),
     )

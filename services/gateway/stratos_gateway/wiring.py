@@ -144,13 +144,11 @@ def build_endpoints(parts: GatewayParts, edge: Edge, tools: PreparationTools) ->
     scores, workers = ScoreSender(parts.fleet), sources[-1:]
     unrecorded = [step for step in around if not isinstance(step, StreamStep)]
     verdicts = ModerationSource(parts.admission, parts.surroundings.clock)
+    endpoint = partial(Endpoint, edge, has_revisions=lambda: parts.models.has_choice)
     return {
-        **{
-            d.path: Endpoint(edge, GenerationPreparer(tools, d), around, sources, sender, begun, chains)
-            for d in DIALECTS
-        },
-        **{d.path: Endpoint(edge, GenerationPreparer(tools, d), unrecorded, workers, scores) for d in SCORING_DIALECTS},
-        "/v1/embeddings": Endpoint(edge, embedding, around, [vectors], VectorSender()),
+        **{d.path: endpoint(GenerationPreparer(tools, d), around, sources, sender, begun, chains) for d in DIALECTS},
+        **{d.path: endpoint(GenerationPreparer(tools, d), unrecorded, workers, scores) for d in SCORING_DIALECTS},
+        "/v1/embeddings": endpoint(embedding, around, [vectors], VectorSender()),
         "/v1/moderations": Endpoint(edge, ModerationPreparer(), around, [verdicts], ReadySender()),
         **ready_endpoints(edge, around, TokenCounting(catalogue=catalogue)),
     }

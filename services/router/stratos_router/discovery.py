@@ -16,6 +16,8 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +32,8 @@ from stratos.rpc.clients.name_lookup import Resolve
 from stratos.rpc.clients.peer_addresses import PeerAddresses
 
 _log = logging.getLogger(__name__)
+_SURE_NS = 2_000_000_000
+"""A folder that changed so long ago has another time after the next change, however coarse its clock is."""
 MAX_FILE_BYTES = 4 * 1024 * 1024
 _KEYS = ("worker_id", "address", "role")
 
@@ -62,7 +66,12 @@ class PolledDiscovery(Discovery):
     """A source on disk or in memory."""
 
     async def members(self, is_connected: IsConnected) -> tuple[Member, ...]:
-        return await asyncio.to_thread(self.poll)
+        known = self.unchanged()
+        return await asyncio.to_thread(self.poll) if known is None else known
+
+    def unchanged(self) -> tuple[Member, ...] | None:
+        """The members where they are those of the last poll; ``None`` where that is to be seen.  Reads nothing."""
+        return None
 
     @abstractmethod
     def poll(self) -> tuple[Member, ...]:
@@ -110,8 +119,15 @@ class StaticDiscovery(PolledDiscovery):
         self._members = tuple(Member(address, address, role) for role, address in _entries(text, "static"))
         _check_unique(self._members)
 
+    def unchanged(self) -> tuple[Member, ...] | None:
+        return self._members
+
     def poll(self) -> tuple[Member, ...]:
         return self._members
+
+
+def _version(stat: os.stat_result) -> tuple[int, int, int]:
+    return (stat.st_mtime_ns, stat.st_size, stat.st_ino)
 
 
 class FileDiscovery(PolledDiscovery):
@@ -128,12 +144,24 @@ class FileDiscovery(PolledDiscovery):
         """Why there is no list at all yet."""
         return self._problem if self._members is None else ""
 
+    @property
+    def newest(self) -> tuple[Member, ...]:
+        """The newest good list, as the last poll found it."""
+        return self._members or ()
+
+    def unchanged(self) -> tuple[Member, ...] | None:
+        """The list, while the file is the one that was read last."""
+        try:
+            return self._members if _version(self._path.stat()) == self._seen else None
+        except OSError:
+            return None
+
     def poll(self) -> tuple[Member, ...]:
         """The newest good list."""
         version: tuple[int, int, int] | None = None
         try:
             stat = self._path.stat()
-            version = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+            version = _version(stat)
             if version != self._seen:
                 self._members = self._read(stat.st_size)
                 self._problem = ""
@@ -164,6 +192,8 @@ class FolderDiscovery(PolledDiscovery):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._files: dict[Path, FileDiscovery] = {}
+        self._seen_ns = 0
+        """Modification time of the folder as it was listed; 0 where the listing may lack what came in that moment."""
 
     @property
     def problem(self) -> str:
@@ -173,14 +203,31 @@ class FolderDiscovery(PolledDiscovery):
             return ""
         return next(iter(problems), f"discovery folder {self._path} has no file yet")
 
+    def unchanged(self) -> tuple[Member, ...] | None:
+        """The list, while no file came, went or changed."""
+        try:
+            is_same = self._path.stat().st_mtime_ns == self._seen_ns
+        except OSError:
+            return None
+        if not is_same or any(file.unchanged() is None for file in self._files.values()):
+            return None
+        return self._sum()
+
     def poll(self) -> tuple[Member, ...]:
         """The newest good list of each file that is there."""
         with contextlib.suppress(OSError):  # a folder that is away for now takes no worker away
+            changed_ns = self._path.stat().st_mtime_ns
+            self._seen_ns = changed_ns if time.time_ns() - changed_ns > _SURE_NS else 0
             names = sorted(p for p in self._path.iterdir() if p.suffix == ".json" and not p.name.startswith("."))
             self._files = {path: self._files.get(path) or FileDiscovery(path) for path in names}
+        for file in self._files.values():
+            file.poll()
+        return self._sum()
+
+    def _sum(self) -> tuple[Member, ...]:
         members: dict[str, Member] = {}
         for file in self._files.values():
-            for member in file.poll():
+            for member in file.newest:
                 members.setdefault(member.worker_id, member)
         return tuple(members.values())
 

@@ -25,8 +25,10 @@ from stratos_router.silence import LATE_S
 
 _log = logging.getLogger(__name__)
 TICK_S = 0.05
-"""Deadlines and silent workers are noticed this late at most."""
-SHOW_S = 0.25
+"""Deadlines of calls that wait, and workers that fall silent under them, are noticed this late at most."""
+EXPIRE_S = 0.25
+"""The same where no call waits."""
+SHOW_S = 1.0
 """How often gauges are set."""
 MAX_PLACED = 4
 """Requests that one turn places: the event loop has other work, such as sending the answers, and a placement takes
@@ -130,15 +132,17 @@ class PlacementLoop:
 
     async def run(self) -> None:
         """Place, expire, observe; until cancelled."""
-        next_show = 0.0
+        next_show = next_expiry = 0.0
         self._looked_at = self._clock.now()
         while True:
             now = self._now()
             self._looked_at = now
             is_done = self.turn(now, MAX_PLACED)
+            if now >= next_expiry:
+                next_expiry = now + EXPIRE_S
+                self._fleet.expire(now)
             if now >= next_show:
                 next_show = now + SHOW_S
-                self._fleet.expire(now)
                 self.show_metrics()
             if is_done:
                 await self._pause()
@@ -171,9 +175,12 @@ class PlacementLoop:
         return now
 
     async def _pause(self) -> None:
-        """Until woken, or a tick. The loop runs at least once in between, so arrivals coalesce."""
+        """Until woken, or a tick. The loop runs at least once in between, so arrivals coalesce.
+
+        Where no call waits nothing falls due but what is shown: an arrival wakes it.
+        """
         try:
-            async with asyncio.timeout(TICK_S):
+            async with asyncio.timeout(TICK_S if self._calls else EXPIRE_S):
                 await self._wake.wait()
         except TimeoutError:
             return

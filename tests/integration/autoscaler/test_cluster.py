@@ -197,6 +197,19 @@ async def test_the_pod_with_the_least_work_is_drained_before_it_is_deleted(tmp_p
         assert changes == [idle, "scale"], "the mark comes first"
 
 
+async def test_a_pod_that_an_earlier_drain_marked_and_left_is_not_taken_for_the_victim(tmp_path: Path) -> None:
+    """Its worker drained and started again in the same pod, since the scale could not be changed."""
+    async with cluster_of(tmp_path, decode=2) as (cluster, routers, make):
+        busy, _ = sorted(cluster.pods)
+        cluster.pods[busy]["metadata"]["annotations"] = {DELETION_COST: str(FIRST_TO_LEAVE)}
+        autoscaler = make()
+        routers.seqs = {busy: 3}
+        await autoscaler.turn_until(lambda: replicas(cluster) < 2)
+        assert cluster.pods[busy]["metadata"]["annotations"] == {DELETION_COST: "0"}
+        cluster.follow()
+        assert set(cluster.pods) == {busy}
+
+
 async def test_a_leader_that_is_killed_during_a_scale_up_causes_no_flap(tmp_path: Path) -> None:
     async with cluster_of(tmp_path, decode=1) as (cluster, routers, make):
         first, second = make(), make()

@@ -14,6 +14,7 @@ from tests.support.kube.chart_rendering import SERVED_HERE, checked, said_by
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
 ADMINISTERED = {"gateway": {"admin": {"enabled": True}}, "declaration": {"tenants": {"acme": {"plan": "gold"}}}}
+HOOK = "helm.sh/hook"
 KEEP = "helm.sh/resource-policy"
 
 
@@ -67,6 +68,14 @@ def test_the_job_makes_each_credential_that_a_pod_waits_for(values: dict[str, An
     assert made == {reference["key"] for reference in wanted if reference["name"] == "demo-credentials"}
 
 
+def annotations_of(found: Object) -> dict[str, str]:
+    return found["metadata"].get("annotations") or {}
+
+
+def containers_of(job: Object) -> list[Object]:
+    return list(job["spec"]["template"]["spec"]["containers"])
+
+
 def test_what_cannot_be_made_again_outlives_the_release_unless_asked(defaults: list[Object]) -> None:
     for claim in kinds(defaults, "PersistentVolumeClaim").values():
         assert claim["metadata"]["annotations"][KEEP] == "keep"
@@ -79,6 +88,11 @@ def test_what_cannot_be_made_again_outlives_the_release_unless_asked(defaults: l
     assert [job["spec"]["activeDeadlineSeconds"] for job in hooks] == [240, 240], (
         "an uninstallation does not hang on them"
     )
+    (resources,) = {json.dumps(container["resources"]["requests"]) for job in hooks for container in containers_of(job)}
+    assert json.loads(resources) == {"cpu": "0", "memory": "0"}, "nodes that the release has filled have room for them"
+    bounds = [found["spec"].get("activeDeadlineSeconds") for found in asked if HOOK in annotations_of(found)]
+    assert len(bounds) == 3
+    assert all(bounds), "Helm waits for no hook without end"
 
 
 def test_credentials_that_an_older_chart_made_stay_with_the_release() -> None:

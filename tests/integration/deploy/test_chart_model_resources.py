@@ -20,6 +20,8 @@ from tests.support.kube.chart_rendering import checked, rendered
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
 DIGEST = "d" * 64
 BASE: dict[str, Any] = {"name": "base", "source": {"claim": {"name": "base"}}}
+RECORD = "stratosserve.io/record"
+"""Of entries of the values alone: the autoscaler notes what it recorded in a Model's status."""
 ALL_SOURCES = ["objectStore", "registry", "claim", "image", "imageVolume"]
 POOLS: dict[str, Any] = {
     "prefill": {"autoscaling": {"mode": "planner", "minReplicas": 0}},
@@ -64,7 +66,7 @@ def made(objects: list[Object], spec: dict[str, Any], name: str = "small") -> Mo
 def plain(found: Object) -> Object:
     """Without what says whose an object is."""
     metadata = {key: value for key, value in found["metadata"].items() if key != "ownerReferences"}
-    notes = {k: v for k, v in (metadata.get("annotations") or {}).items() if k not in (APPLIED, SPEC_REPLICAS)}
+    notes = {k: v for k, v in (metadata.get("annotations") or {}).items() if k not in (APPLIED, SPEC_REPLICAS, RECORD)}
     labels = {
         key: value
         for key, value in metadata["labels"].items()

@@ -13,6 +13,7 @@ from stratos.cli.main import app
 from stratos.store.models.forms import model_from_json
 from tests.support.kube.chart_objects import Object, container, kinds, one, variables
 from tests.support.kube.chart_rendering import SERVED_HERE, checked, rendered, said_by
+from tests.support.kube.kubernetes_schema import VERSIONS, problems
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
 BASE: dict[str, Any] = {"name": "base", "servedName": "team/base", "source": {"claim": {"name": "base"}}}
@@ -159,3 +160,39 @@ def test_terms_of_the_first_model_are_those_of_its_gateways() -> None:
     (terms,) = [a.removeprefix("--terms=") for a in recording(found, "model-base") if a.startswith("--terms=")]
     assert json.loads(terms) == {"size": "8b", "max_input_tokens": 5, "default_max_tokens": 9}
     assert variables(container(found, "demo-gateway"))["STRATOS_GATEWAY_MODEL__SIZE"] == "8b"
+
+
+def test_a_changed_entry_is_recorded_before_its_workers_are_replaced() -> None:
+    """Those of a source that gateways do not know would take the place of workers that serve, and get no request."""
+    values = SERVED_HERE | {"models": [BASE, SMALL]}
+    live = [found for found in checked(values) if found["kind"] == "Deployment"]
+
+    def is_first(model: dict[str, Any], found: list[Object] = live) -> bool:
+        return bool(said_by("stratos.recordsFirst", values, {"model": model, "found": found}))
+
+    assert not is_first(SMALL)
+    changed = [
+        SMALL | {"source": {"objectStore": {"prefix": "models/small", "digest": "e" * 64}}},
+        SMALL | {"terms": {"size": "70b"}},
+        SMALL | {"servedName": "team/tiny"},
+    ]
+    assert [is_first(model) for model in changed] == [True] * 3
+    assert not is_first(SMALL | {"name": "new"}), "workers of nothing are replaced"
+    for found in live:
+        found["metadata"]["annotations"] = {}
+    assert is_first(SMALL), "an older chart's say nothing"
+    gateways = [found for found in live if "gateway" in found["metadata"]["name"]]
+    assert not is_first(SMALL, gateways)
+
+
+def test_the_job_that_records_first_is_bounded_and_fits_full_nodes() -> None:
+    values = SERVED_HERE | {"models": [BASE, SMALL]}
+    hook = yaml.safe_load(said_by("stratos.recordHook", values, {"model": SMALL}))
+    assert [problem for version in VERSIONS for problem in problems(version, hook)] == []
+    assert hook["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
+    assert hook["spec"]["activeDeadlineSeconds"] == 900
+    pod = hook["spec"]["template"]["spec"]
+    assert pod["priorityClassName"] == "stratos.demo.serving"
+    (found,) = pod["containers"]
+    assert found["resources"]["requests"] == {"cpu": "0", "memory": "0"}
+    assert found["command"] == recording(checked({"models": [BASE, SMALL]}), "model-small")

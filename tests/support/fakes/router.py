@@ -11,6 +11,7 @@ from stratos.common.errors import StratosError
 from stratos.core.cache_changes import CacheLayout
 from stratos.core.placement import Outcome, Placement, PlacementRequest, Work, WorkerRef, WorkerRole
 from tests.support.fakes.scripted_worker import ScriptedWorker
+from tests.support.waiting import eventually
 
 
 @dataclass
@@ -32,6 +33,8 @@ class FakeRouter:
     cache_layout: CacheLayout | None = None
     live: dict[str, dict[WorkerRole, int]] = field(default_factory=dict)
     """Live workers by model and role, as the gateway is told."""
+    holds: bool = False
+    """Whether generations of models without live workers wait."""
     seen: dict[str, dict[WorkerRole, int]] = field(default_factory=dict)
     """All of them; empty: the live ones."""
     choice: dict[str, Any] = field(default_factory=dict)
@@ -43,6 +46,8 @@ class FakeRouter:
             raise self.errors.pop(0)
         if request.work is Work.EMBEDDING:
             return await self._place_embedding(request)
+        if self.holds:
+            await eventually(lambda: request.model_digest in self.live, "its model has a worker")
         for worker in self.workers:
             if worker.ref.incarnation not in request.excluded_incarnations:
                 self.num_placed += 1

@@ -18,6 +18,7 @@ from stratos.rpc.clients.name_lookup import NoSuchName, Resolve
 from stratos_router.discovery import (
     DnsDiscovery,
     FileDiscovery,
+    FolderDiscovery,
     InvalidDiscovery,
     PolledDiscovery,
     open_discovery,
@@ -84,6 +85,21 @@ def test_a_file_is_read_when_it_appears_and_again_when_it_changes(tmp_path: Path
     assert [member.worker_id for member in source.poll()] == ["decode-1"]
     replace_with(path, "[]")
     assert source.poll() == ()
+
+
+def test_a_folder_that_has_not_changed_is_not_read_again(tmp_path: Path) -> None:
+    source = FolderDiscovery(tmp_path)
+    replace_with(tmp_path / "a.json", json.dumps([ENTRY]))
+    source.poll()
+    assert source.unchanged() is None, "what comes in the same moment may have the same time"
+    old_s = tmp_path.stat().st_mtime - 60
+    os.utime(tmp_path, (old_s, old_s))
+    source.poll()
+    assert source.unchanged() == (MEMBER,)
+    replace_with(tmp_path / "a.json", json.dumps([{**ENTRY, "address": "other:1"}]))
+    assert source.unchanged() is None
+    os.utime(tmp_path, (old_s, old_s))
+    assert source.unchanged() is None, "the file is another one"
 
 
 def test_a_folder_is_the_sum_of_its_files(tmp_path: Path) -> None:

@@ -36,18 +36,22 @@ spec:
 {{- if or (include "stratos.hasCertificateJob" .) (include "stratos.hasCredentialsJob" .) }}yes{{ end -}}
 {{- end }}
 
-{{/* Pod spec of a job that calls the API server: dict root, name, command (YAML list). Without certificates nothing serves, so
-     that it goes before ordinary pods where nodes are full. */}}
+{{/* Priority of a job without which nothing serves, or Helm waits: it goes before ordinary pods where nodes are full. */}}
+{{- define "stratos.jobPriority" -}}
+{{- if .Values.priorityClasses.create }}
+priorityClassName: {{ include "stratos.clusterName" (list . "serving") }}
+{{- end }}
+{{- end }}
+
+{{/* Pod spec of a job that calls the API server: dict root, name, command (YAML list), isHook. */}}
 {{- define "stratos.secretsPod" -}}
 restartPolicy: OnFailure
-{{- if .root.Values.priorityClasses.create }}
-priorityClassName: {{ include "stratos.clusterName" (list .root "serving") }}
-{{- end }}
+{{- include "stratos.jobPriority" .root }}
 serviceAccountName: {{ include "stratos.serviceAccount" (dict "root" .root "component" "certificates") }}
 {{ include "stratos.podSecurity" .root | replace "automountServiceAccountToken: false" "automountServiceAccountToken: true" }}
 containers:
   - name: {{ .name }}
-    {{- include "stratos.tool" .root | nindent 4 }}
+    {{- include (ternary "stratos.hookTool" "stratos.tool" (not (empty .isHook))) .root | nindent 4 }}
     command:
       {{- .command | trim | nindent 6 }}
     env:
@@ -73,17 +77,47 @@ template:
     {{- .pod | trim | nindent 4 }}
 {{- end }}
 
-{{/* A Job that Helm runs before it removes the release; one that cannot run ends after five minutes: dict root, name, pod. */}}
-{{- define "stratos.removal" -}}
-{{- $about := dict "root" .root "component" "certificates" "name" (include "stratos.name" (list .root .name)) -}}
+{{/* A Job that Helm runs and waits for; one that cannot run ends in time: dict root, component, name, at, deadlineS, pod. */}}
+{{- define "stratos.hook" -}}
+{{- $about := dict "root" .root "component" .component "name" (include "stratos.name" (list .root .name)) -}}
 apiVersion: batch/v1
 kind: Job
 metadata:
   {{- include "stratos.metadata" $about | nindent 2 }}
   annotations:
-    helm.sh/hook: pre-delete
+    helm.sh/hook: {{ .at }}
     helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 spec:
-  activeDeadlineSeconds: 240
+  activeDeadlineSeconds: {{ .deadlineS }}
   {{- include "stratos.jobSpec" (dict "backoff" 3 "labels" (include "stratos.selector" $about) "pod" .pod) | nindent 2 }}
+{{- end }}
+
+{{/* One that Helm runs before it removes the release: dict root, name, pod. */}}
+{{- define "stratos.removal" -}}
+{{- include "stratos.hook" (merge (dict "component" "certificates" "at" "pre-delete" "deadlineS" 240) .) -}}
+{{- end }}
+
+{{/* Image, security and room of a container with the `stratos` command. */}}
+{{- define "stratos.tool" -}}
+{{ include "stratos.toolImage" . }}
+resources:
+  {{- toYaml .Values.tools.resources | nindent 2 }}
+{{- end }}
+
+{{/* The same for a hook, which Helm waits for: it asks for no room, so that it fits where the release has filled its nodes. */}}
+{{- define "stratos.hookTool" -}}
+{{ include "stratos.toolImage" . }}
+resources:
+  requests: {cpu: "0", memory: "0"}
+  {{- with .Values.tools.resources.limits }}
+  limits:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+
+{{- define "stratos.toolImage" -}}
+image: {{ include "stratos.image" (list . .Values.tools.image) | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+terminationMessagePolicy: FallbackToLogsOnError
+{{ include "stratos.containerSecurity" . }}
 {{- end }}

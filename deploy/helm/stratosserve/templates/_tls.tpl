@@ -37,7 +37,7 @@
 
 {{/* Pod spec of `stratos certificates VERB`: dict root, verb. */}}
 {{- define "stratos.certificatesPod" -}}
-{{- include "stratos.secretsPod" (dict "root" .root "name" "certificates" "command" (include "stratos.certificatesCommand" .)) -}}
+{{- include "stratos.secretsPod" (dict "root" .root "name" "certificates" "isHook" .isHook "command" (include "stratos.certificatesCommand" .)) -}}
 {{- end }}
 
 {{- define "stratos.certificatesCommand" -}}

@@ -27,7 +27,7 @@ from stratos.cli.local import topology
 from stratos.cli.local.embedded_redis import RedisConfig, redis_spec, write_config
 from stratos.cli.local.options import UpOptions
 from stratos.cli.local.ports import GatewayListeners, any_free_port, listen_from
-from stratos.cli.local.process import ProcessView, StartFailed
+from stratos.cli.local.process import ProcessView, StartFailed, wait_for_fleet
 from stratos.cli.local.servicer import SupervisorService, SupervisorSettings
 from stratos.cli.local.supervisor import Report, Supervisor
 from stratos.cli.local.topology import Endpoints, ProcessSpec, Role
@@ -45,7 +45,6 @@ from stratos.rpc.serving.process import serve_async
 from stratos.selfcheck.machine.sizing import unset_alone
 
 FLEET_TIMEOUT_S = 60.0
-POLL_S = 0.03
 LOOPBACK = "127.0.0.1"
 """The admin API is not for other machines."""
 STORE_LOST = (
@@ -341,12 +340,7 @@ class LocalPlatform:
         """A router has a status of every worker, so the first request finds a place."""
         wanted = sum(len(specs) for turns in self._first_workers() for specs in turns)
         async with RouterClient(router_address, dialer=self._dialer) as router:
-            try:
-                async with asyncio.timeout(FLEET_TIMEOUT_S):
-                    while sum(w.is_well for w in (await router.fleet()).workers) < wanted:  # noqa: ASYNC110
-                        await asyncio.sleep(POLL_S)
-            except TimeoutError:
-                raise DependencyDown("the workers run, but a router does not call all of them live") from None
+            await wait_for_fleet(router.fleet, wanted, FLEET_TIMEOUT_S)
 
     def _first_workers(self) -> list[list[list[ProcessSpec]]]:
         return topology.first_workers(self._options, self._worker_spec)

@@ -12,6 +12,7 @@ import asyncio
 import dataclasses
 import os
 import signal
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,6 +20,8 @@ from typing import Literal
 from stratos.cli.local.embedded_redis import answers
 from stratos.cli.local.log_tail import log_tail, logged_reason
 from stratos.cli.local.topology import ProcessSpec, spare_of
+from stratos.common.errors import DependencyDown, StratosError
+from stratos.core.fleet import Fleet
 from stratos.observe.local_prometheus import is_ready
 from stratos.rpc.forking.client import ForkedProcess, ForkServer, ForkServerGone
 from stratos.rpc.serving.address_file import read_address_file
@@ -222,3 +225,32 @@ class ManagedProcess:
 
 def _describe_exit(code: int) -> str:
     return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+
+async def wait_for_fleet(ask: Callable[[], Awaitable[Fleet]], wanted: int, timeout_s: float) -> None:
+    """Return once so many workers are well; calls that fail on the way are made again.
+
+    Args:
+        ask: a router.
+        wanted: number of workers.
+        timeout_s: of the whole wait.
+
+    Raises:
+        DependencyDown: they were not in time; says what the router told last.
+    """
+    said = "it has not answered"
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                try:
+                    num_well = sum(worker.is_well for worker in (await ask()).workers)
+                except StratosError as error:  # a busy machine answers late
+                    said = error.message
+                else:
+                    if num_well >= wanted:
+                        return
+                    said = f"{num_well} of {wanted} are"
+                await asyncio.sleep(POLL_S)
+    except TimeoutError:
+        text = f"the workers run, but a router does not call all of them live within {timeout_s:g} s: {said}"
+        raise DependencyDown(text) from None

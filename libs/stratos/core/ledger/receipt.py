@@ -18,6 +18,7 @@ from stratos.core.ledger.usage import UsageCount
 SECTIONS: Mapping[str, str] = {
     "request": "route, model, adapter and its digest, key, plan and class; when it came; grammar, ignored fields",
     "choice": "models that the request named, the one that was asked last, and those that refused it before",
+    "superseded": "digests of older revisions of its model whose last worker left while it waited for one",
     "limits": "each limit of the tenant at the decision: what was claimed of it, what was left",
     "source": "who answered: workers, response_cache, external",
     "generations": "per prompt: prefix match, what is kept of it, hand-off path and times, numerics, and every attempt",

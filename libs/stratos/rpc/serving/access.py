@@ -17,6 +17,8 @@ _AUTOSCALER, _ADMIN = frozenset({PeerRole.AUTOSCALER}), frozenset({PeerRole.ADMI
 _SUPERVISOR = frozenset({PeerRole.SUPERVISOR})
 _METRICS_READER = frozenset({PeerRole.METRICS_READER})
 _EVERYONE = frozenset(PeerRole)
+MAX_TOLD = 256
+"""Refusals that a process logs: a caller chooses the method that it names."""
 _log = logging.getLogger(__name__)
 
 ACCESS: dict[str, frozenset[PeerRole]] = {
@@ -85,7 +87,7 @@ class Access:
             self._refuse(f"{method} is not for the role {identity.role}")
 
     def _refuse(self, why: str) -> None:
-        if why not in self._refused:
+        if why not in self._refused and len(self._refused) < MAX_TOLD:
             self._refused.add(why)
             _log.warning("a call was refused, and so are others like it: %s", why)
         raise PeerRefused(why)

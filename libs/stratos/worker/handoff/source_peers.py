@@ -1,12 +1,13 @@
 """Sources as a receiver sees them: channels, a breaker for each, and those that were lost with slots in their hands.
 
-A source that was lost or hung keeps its staging slots in quarantine.  ``probe`` reads its status: gone or restarted
-means its slots are dropped at once; alive again means they are dropped when no leg of it is open; silent means they
-stay.
+A source that was lost or hung keeps its staging slots in quarantine.  ``probe`` reads its status: gone (its port
+refuses) or restarted means its slots are dropped at once; alive again means they are dropped when no leg of it is open;
+silent means they stay.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Sequence
@@ -121,17 +122,35 @@ class SourcePeers:
             self._suspects.pop(incarnation, None)
 
     async def _ask_incarnation(self, ref: WorkerRef) -> str | None:
-        """Incarnation at the suspect's address; "" when no process listens there, ``None`` when it is silent."""
+        """Incarnation at the suspect's address; "" when no process listens there, ``None`` when it is silent.
+
+        A call that fails says nothing of the process: the connection may have been cut for a moment.
+        """
         async with self._dialer.channel(ref.address, ANY_WORKER) as fresh:
             stub = worker_pb2_grpc.WorkerServiceStub(fresh)
             call = stub.WatchStatus(worker_pb2.WatchStatusRequest(), timeout=PROBE_TIMEOUT_S)
             try:
                 status = await call.read()
             except grpc.aio.AioRpcError as error:
-                return "" if error.code() == grpc.StatusCode.UNAVAILABLE else None
+                is_gone = error.code() == grpc.StatusCode.UNAVAILABLE and await _is_refused(ref.address)
+                return "" if is_gone else None
             finally:
                 call.cancel()
         return None if status is grpc.aio.EOF else str(status.worker.incarnation)
 
     async def close(self) -> None:
         await self._channels.close()
+
+
+async def _is_refused(address: str) -> bool:
+    """Whether the machine of an address answers that nothing listens there."""
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except ConnectionRefusedError:
+        return True
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return False

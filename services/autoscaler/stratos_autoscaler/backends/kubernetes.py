@@ -121,10 +121,19 @@ class KubernetesBackend(Backend):
         bounds = None if pod is None else _pool_of(pod, self._pools)
         if pod is None or bounds is None:
             raise NotFound(f"there is no pod {worker_id} of a pool")
-        await self.workloads.mark({worker_id: FIRST_TO_LEAVE})
+        await self.workloads.mark({**self._stale_marks(bounds, worker_id), worker_id: FIRST_TO_LEAVE})
         await self._begin_drain(pod)
         replicas = await self.workloads.change(bounds.deployment, -1)
         _log.info("%s should have %d pods, without %s", bounds.deployment, replicas, worker_id)
+
+    def _stale_marks(self, pool: PoolBounds, victim: str) -> dict[str, int]:
+        """Costs of pods that an earlier drain marked and that stayed, as the scale could not be changed: of two that
+        leave first Kubernetes may take the wrong one.  None while a removal is under way: its pod is still there."""
+        size = self.workloads.sizes().get(pool.deployment)
+        staying = [pod for pod in self._pods.values() if _pool_of(pod, self._pools) is pool and not pod.is_leaving]
+        if size is None or len(staying) > size.replicas:
+            return {}
+        return {pod.name: 0 for pod in staying if pod.deletion_cost == FIRST_TO_LEAVE and pod.name != victim}
 
     async def mark(self, loads: Mapping[str, int]) -> None:
         """Deletion costs in steps of powers of two: they need not follow every request."""

@@ -38,6 +38,18 @@ _NO_ROOM = (
 MODEL_HEADER, REFUSED_HEADER, RULE_HEADER = b"x-stratos-model", b"x-stratos-model-refused", b"x-stratos-model-rule"
 
 
+class Superseded(QueueTimeout):
+    """The revision that a request waited for has no workers, and a newer one has; told to a client as a timeout.
+
+    Args:
+        digest: of that revision.
+    """
+
+    def __init__(self, digest: str) -> None:
+        super().__init__("the last worker of this revision has left")
+        self.digest = digest
+
+
 def _uncounted(name: str, reason: str) -> None:
     """Count no answer."""
 
@@ -135,10 +147,11 @@ def bodies_of(chain: FallbackChain, body: Mapping[str, Any]) -> Sequence[dict[st
 
 
 def passes_on(request: ClientRequest[Any]) -> bool:
-    """Whether the next model is asked: this one refused for a reason of its own, and the client was sent nothing."""
-    stream = request.exchange.stream
-    is_silent = not request.has_answered and (stream is None or not stream.is_started)
-    return request.yields_after_s > 0 and is_silent and isinstance(request.error, request.yields_to)
+    """Whether the next model, or a newer revision, is asked: this one refused for a reason of its own, and the client
+    was sent nothing."""
+    if isinstance(request.error, Superseded):
+        return request.is_silent
+    return request.yields_after_s > 0 and request.is_silent and isinstance(request.error, request.yields_to)
 
 
 def note_recorded(request: ClientRequest[Any], name: str) -> None:

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from stratos.common.errors import Internal, StratosError
 from stratos.core.tenant import Tenant
 from stratos_gateway.answering.bugs import BugsTold
-from stratos_gateway.answering.chain import YIELDS_AFTER_S, ChainSource, FallbackChain, bodies_of, passes_on
+from stratos_gateway.answering.chain import YIELDS_AFTER_S, ChainSource, FallbackChain, Superseded, bodies_of, passes_on
 from stratos_gateway.answering.contract import AnswerSender, Preparer, Source, Step
 from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.entered import Entered
@@ -58,6 +58,7 @@ class Endpoint(Generic[O]):
         sender: writes them.
         begun: tells what the answer of a request began with that cannot be prepared as its name stands now.
         chains: models of requests that several may answer; ``None`` takes one model alone.
+        has_revisions: whether some model has several revisions now, so that a request may wait for the wrong one.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Endpoint(Generic[O]):
         sender: AnswerSender[O],
         begun: BegunOf = no_record,
         chains: ChainSource | None = None,
+        has_revisions: Callable[[], bool] = lambda: False,
     ) -> None:
         self._edge = edge
         self._preparer = preparer
@@ -77,6 +79,7 @@ class Endpoint(Generic[O]):
         self._sender = sender
         self._begun = begun
         self._chains = chains
+        self._has_revisions = has_revisions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -177,6 +180,25 @@ class Endpoint(Generic[O]):
         return True
 
     async def _answer_by(self, request: ClientRequest[Any], body: dict[str, Any], revision: str = "") -> None:
+        """Work of one model, by another revision where the first one's last worker leaves before anything was sent."""
+        request.kept_body = orjson.dumps(body) if self._has_revisions() and not revision else b""
+        headers, trail = request.exchange.headers, dict(request.trail)
+        num_headers, work = len(headers), self._answer_by_revision(request, body, revision)
+        del body
+        while True:
+            try:
+                return await work
+            except Superseded as error:
+                request.error = error
+                if not passes_on(request):
+                    raise
+                request.superseded.append(error.digest)
+                del headers[num_headers:]
+                request.begin_again()
+                request.trail |= {**trail, "superseded": list(request.superseded)}
+                work = self._answer_by_revision(request, orjson.loads(request.kept_body))
+
+    async def _answer_by_revision(self, request: ClientRequest[Any], body: dict[str, Any], revision: str = "") -> None:
         ends_task = partial(self._edge.admission.ends_task, request.place)
         is_recorded = RESUMED in request.http.scope
         with ends_task(), self._edge.reading(is_recorded=is_recorded) as unknown:
@@ -198,6 +220,8 @@ class Endpoint(Generic[O]):
                 await self._send_first_answer(request)
         except BaseException as error:
             request.error = left = error
+            if isinstance(error, Superseded) and passes_on(request) and not _is_counted(request, error):
+                request.output = None  # it has run nowhere: only the next revision's answer counts
         await entered.leave(left)
 
     async def _prepared(
@@ -233,6 +257,10 @@ class Endpoint(Generic[O]):
 
 def _text_of(body: Mapping[str, Any]) -> bytes:
     return orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
+
+
+def _is_counted(request: ClientRequest[Any], error: BaseException) -> bool:
+    return request.output is not None and bool(request.output.drafts(error))
 
 
 def _wants_record(http: Request, tenant: Tenant, body: dict[str, Any]) -> bool:

@@ -231,6 +231,10 @@ class ClientRequest(Generic[P]):
     """Longest wait for a worker, where another model is asked next; 0 where none is."""
     yields_to: tuple[type[StratosError], ...] = ()
     """Refusals of this model with which that one is asked."""
+    kept_body: bytes = b""
+    """Its body as JSON until an answer begins, where its model has several revisions."""
+    superseded: list[str] = field(default_factory=list)
+    """Digests of revisions whose last worker left while it waited."""
     trail: dict[str, Any] = field(default_factory=dict)
     """Sections of its receipt (``core.ledger.receipt``), each noted where its facts are decided."""
     sent: list[ChoiceChunk] = field(default_factory=list)
@@ -247,6 +251,12 @@ class ClientRequest(Generic[P]):
         self.trail.clear()
 
     @property
+    def is_silent(self) -> bool:
+        """Its client was sent nothing."""
+        stream = self.exchange.stream
+        return not self.has_answered and (stream is None or not stream.is_started)
+
+    @property
     def is_exact(self) -> bool:
         """Its answer has to be what a worker says: it has a record, from which any gateway goes on with it, or goes on
         from an earlier answer. No endpoint and no cache answers it."""
@@ -260,7 +270,7 @@ class ClientRequest(Generic[P]):
     def begin_answer(self, output: ChunkOutput) -> None:
         """Note that the first part of an answer is about to be sent."""
         if not self.has_answered:
-            self.has_answered = True
+            self.has_answered, self.kept_body = True, b""
             self.exchange.headers += output.headers
 
     def note_sent(self, chunks: Iterable[ChoiceChunk]) -> None:

@@ -22,6 +22,7 @@ from stratos.core.requests.embedding import EmbedCall
 from stratos_gateway.embedding.client import EmbeddingClient, Unreachable
 from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.recovery import AttemptLoss, Attempts, Cause, cause_of
+from stratos_gateway.generation.succession import MayMove
 
 MAX_GROUP_INPUTS = 32
 MAX_GROUP_TOKENS = 8192
@@ -43,11 +44,18 @@ def groups(call: EmbedCall) -> Iterator[EmbedCall]:
         yield dataclasses.replace(call, inputs=tuple(group))
 
 
-async def embed_all(call: EmbedCall, fleet: FleetAccess, client: EmbeddingClient, timeout_s: float) -> list[bytes]:
+async def embed_all(
+    call: EmbedCall,
+    fleet: FleetAccess,
+    client: EmbeddingClient,
+    timeout_s: float,
+    may_move: MayMove | None = None,
+) -> list[bytes]:
     """Vectors of all inputs, float32; cancelling ends all work.
 
     Raises:
         QueueTimeout: not done in time.
+        Superseded: ``may_move`` says that a newer revision may be asked, and one has workers.
         StratosError: what ended the first group that failed.
     """
     gate = asyncio.Semaphore(MAX_GROUPS_AT_ONCE)
@@ -57,7 +65,7 @@ async def embed_all(call: EmbedCall, fleet: FleetAccess, client: EmbeddingClient
 
     async def run(group: EmbedCall) -> list[bytes]:
         async with gate:
-            return await GroupRun(group, fleet, client).run()
+            return await GroupRun(group, fleet, client, may_move).run()
 
     tasks = [asyncio.create_task(run(group)) for group in groups(call)]
     try:
@@ -78,9 +86,12 @@ class GroupRun:
         call: the group, with the deadline of the request.
         fleet: routers, clock, metrics.
         client: calls workers.
+        may_move: as of ``embed_all``.
     """
 
-    def __init__(self, call: EmbedCall, fleet: FleetAccess, client: EmbeddingClient) -> None:
+    def __init__(
+        self, call: EmbedCall, fleet: FleetAccess, client: EmbeddingClient, may_move: MayMove | None = None
+    ) -> None:
         self._call = dataclasses.replace(call, request_id=new_id("emb"))
         self._fleet = fleet
         self._client = client
@@ -98,7 +109,7 @@ class GroupRun:
             trace=call.trace,
             required_features=features_of_call(call),
         )
-        self._attempts = Attempts(fleet, request, max_wait_s=None)
+        self._attempts = Attempts(fleet, request, max_wait_s=None, may_move=may_move)
 
     async def run(self) -> list[bytes]:
         """Try until there are vectors. Raises like ``embed_all``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
 
 from starlette.responses import Response
 
@@ -21,6 +22,7 @@ from stratos_gateway.embedding.client import EmbeddingClient
 from stratos_gateway.embedding.preparation import PreparedEmbedding
 from stratos_gateway.embedding.run import embed_all
 from stratos_gateway.generation.fleet_access import FleetAccess
+from stratos_gateway.generation.succession import moves
 from stratos_gateway.openai.chunks import Usage
 from stratos_gateway.openai.embedding_requests import embedding_answer
 
@@ -109,7 +111,8 @@ class VectorSource:
     async def open(self, request: ClientRequest[PreparedEmbedding]) -> AsyncIterator[VectorOutput]:
         """Compute all vectors; cancelling ends the work at the workers."""
         prepared, left_s = request.prepared, max(0.0, request.deadline_s - self._fleet.clock.now())
-        work = embed_all(prepared.call, self._fleet, self._client, min(self._timeout_s, left_s))
+        may_move = partial(moves, request) if request.kept_body else None
+        work = embed_all(prepared.call, self._fleet, self._client, min(self._timeout_s, left_s), may_move)
         vectors = await self._admission.run_in(request.place, work)
         self._fleet.metrics.embedding_inputs.inc(len(vectors))
         took_s = max(0.0, self._fleet.clock.now() - request.received_s)

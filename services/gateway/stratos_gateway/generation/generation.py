@@ -35,6 +35,7 @@ from stratos_gateway.generation.attempt import Attempt
 from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.journal import ChoiceJournal
 from stratos_gateway.generation.recovery import AttemptLoss, Attempts, Cause
+from stratos_gateway.generation.succession import MayMove
 from stratos_gateway.generation.trail import AttemptTrail, drafts_section, pins_section, prompt_section
 from stratos_gateway.generation.transcript import PassOn, Transcript, notify_nothing, pass_nothing
 
@@ -49,6 +50,8 @@ class Waiting:
     """It may be answered elsewhere, and does not wait longer than that here; 0 lets it wait."""
     since_s: float | None = None
     """It has waited since then, monotonic; ``None`` is now."""
+    may_move: MayMove | None = None
+    """Whether a newer revision of its model may be asked instead; ``None`` where none may."""
 
 
 NO_WAITING = Waiting()
@@ -106,6 +109,7 @@ class Generation:
             reconnects=True,
             queued_since_s=self._waiting.since_s,
             first_number=(self.spec.epoch - 1) * EPOCH_ATTEMPTS,
+            may_move=self._waiting.may_move,
         )
 
     async def run(self) -> None:

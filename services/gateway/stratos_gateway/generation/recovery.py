@@ -40,6 +40,7 @@ from stratos.core.requests.convictions import prompt_refused
 from stratos.core.trace import TraceContext
 from stratos.rpc.tracing import Span, SpanKind
 from stratos_gateway.generation.fleet_access import FleetAccess
+from stratos_gateway.generation.succession import MayMove
 from stratos_gateway.generation.suspicion import Suspicion, Victim
 
 _log = logging.getLogger(__name__)
@@ -117,6 +118,7 @@ class Attempts:
         reconnects: a worker whose session broke may be chosen again if it takes a new one at once.
         queued_since_s: when the request began to wait, monotonic seconds; ``None`` is now.
         first_number: number of the first attempt, above 0 where another gateway had some.
+        may_move: whether a newer revision of the model may be asked by now; ``None`` where none may.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class Attempts:
         reconnects: bool = False,
         queued_since_s: float | None = None,
         first_number: int = 0,
+        may_move: MayMove | None = None,
     ) -> None:
         self.number = first_number
         """Number of the attempt under way, 0 for the first one of the request."""
@@ -135,6 +138,7 @@ class Attempts:
         self._request = request
         self._max_wait_s = max_wait_s
         self._reconnects = reconnects
+        self._may_move = may_move
         self.holder: WorkerRef | None = None
         """Worker that has handed the request back and keeps its KV for a while."""
         self._has_output = False
@@ -172,9 +176,11 @@ class Attempts:
 
         Raises:
             QueueTimeout: no answer in time.
+            Superseded: a newer revision is to be asked.
             StratosError: a router's refusal.
         """
-        with self.span("place") as span:
+        succession = self._fleet.succession.wait(self._request.model_digest, self._may_move)
+        with self.span("place") as span, succession:
             request = self._placement_request(num_emitted, span.trace)
             placement = await self._fleet.routers.schedule(request, timeout_s=self._left_s())
         self._excluded.pop(placement.worker.incarnation, None)  # it has moved again, or serves the model alone

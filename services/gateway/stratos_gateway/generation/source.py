@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -20,6 +21,7 @@ from stratos_gateway.generation.fanout import Fanout
 from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.generation import NO_WAITING, Generation, Waiting
 from stratos_gateway.generation.journal import ChoiceJournal
+from stratos_gateway.generation.succession import MayMove, is_move, moves
 
 MAX_CHOICES = 4
 """Placements of one request whose choice its receipt tells: names of workers are long."""
@@ -47,7 +49,10 @@ class GeneratedOutput(Fanout):
         options, tokenizer = request.prepared.options, request.prepared.tokenizer
         specs = [changed(spec, terms=request.dated(spec.terms)) for spec in request.prepared.specs]
         stops, token_of = (options.stop, options.include_stop), request.prepared.token_of
+        if waiting.may_move is not None:
+            waiting = replace(waiting, may_move=partial(self._may_move, waiting.may_move))
         super().__init__(specs, options.n, stops, tokenizer, fleet, waiting, journals, token_of)
+        self._has_fixed_id = bool(request.fixed_id)
         self._may_overflow = waiting.overflow_after_s > 0
         self._plan = request.tenant.plan
         self._is_stream = options.stream
@@ -59,8 +64,13 @@ class GeneratedOutput(Fanout):
         return sum(len(g.spec.prompt_ids) for g in self.generations if not g.spec.is_over) + self.num_output_tokens
 
     def gives_way(self, error: StratosError) -> bool:
-        """It would wait too long here, and may go elsewhere."""
-        return self._may_overflow and isinstance(error, WaitTooLong)
+        """It would wait too long here, and may go elsewhere; or a newer revision is asked."""
+        return is_move(error) or (self._may_overflow and isinstance(error, WaitTooLong))
+
+    def _may_move(self, may_move: MayMove) -> bool:
+        """Nothing was computed; what is billed by a fixed id was not even begun."""
+        is_begun = self._has_fixed_id and any(g.last_submitted is not None for g in self.generations)
+        return not (is_begun or self.num_output_tokens) and may_move()
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
@@ -81,8 +91,9 @@ class GeneratedOutput(Fanout):
         return {"source": "workers", "generations": shown}
 
     def drafts(self, error: BaseException | None) -> Sequence[Draft]:
-        """One per prompt; those without a tag are not billed."""
+        """One per prompt; those without a tag are not billed, nor what moved to a newer revision before it began."""
         billed = [g for g in self.generations if g.spec.meter is not None and not g.spec.is_over]
+        billed = [g for g in billed if not is_move(error) or g.last_submitted is not None]
         return [self._draft(generation, error) for generation in billed]
 
     def _draft(self, generation: Generation, error: BaseException | None) -> Draft:
@@ -125,11 +136,16 @@ class WorkersSource:
 
     def open(self, request: ClientRequest[PreparedGeneration]) -> AbstractAsyncContextManager[GeneratedOutput] | None:
         """Run the generations; they are cancelled at the end."""
-        since_s = None if request.declined is None else request.arrival_s
+        since_s = None if request.declined is None and not request.superseded else request.arrival_s
+        waiting = Waiting(
+            overflow_after_s=request.yields_after_s,
+            since_s=since_s,
+            may_move=partial(moves, request) if request.kept_body else None,
+        )
         if self._patience is None:
-            return self.resumed(request, Waiting(overflow_after_s=request.yields_after_s, since_s=since_s))
+            return self.resumed(request, waiting)
         after_s = self._patience(request)
-        return self._patient(request, Waiting(overflow_after_s=after_s, since_s=since_s)) if after_s else None
+        return self._patient(request, replace(waiting, overflow_after_s=after_s)) if after_s else None
 
     @asynccontextmanager
     async def _patient(

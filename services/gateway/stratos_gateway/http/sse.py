@@ -137,6 +137,10 @@ class EventStream:
         """Seconds since something was written, or since it was made."""
         return self._now() - self._wrote_s
 
+    def stay_silent(self) -> None:
+        """Let no comment begin it: another stream is to answer."""
+        self._is_ended = True
+
     async def comment(self) -> None:
         """Send the comment, unless something is being sent or the stream has ended."""
         # Where full buffers hold a write up the client would hear of a comment no sooner, perhaps after the end.

@@ -37,6 +37,8 @@ class OlderLedgers:
         self._ledger = ledger
         self._living = living
         self._first_look = first_look
+        self._told: set[str] = set()
+        """Ids whose move was logged: a gateway of an older version may write under the name again and again."""
 
     async def run(self) -> None:
         """Root task."""
@@ -54,4 +56,6 @@ class OlderLedgers:
         for name in await self._ledger.tenants() if older else ():
             if name in older:
                 await self._ledger.move(name, older[name])
-                _log.info("the ledger of tenant %s goes by its id %s", name, older[name])
+                if older[name] not in self._told:
+                    self._told.add(older[name])
+                    _log.info("the ledger of tenant %s goes by its id %s", name, older[name])

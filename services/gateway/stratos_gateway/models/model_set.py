@@ -47,6 +47,7 @@ class ModelSet:
         """It is known which revisions have live workers."""
         self._has_split = False
         self._listeners: list[Callable[[], None]] = []
+        self._successions: list[Callable[[], None]] = []
         for model in models:
             if model.base.name in self._current:
                 raise InvalidCheckpoint(f"two models have the name {model.base.name!r}; give each a name of its own")
@@ -107,6 +108,17 @@ class ModelSet:
         """Call ``listener`` whenever revisions came or went."""
         self._listeners.append(listener)
 
+    def on_succession(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever ``is_superseded`` may have changed."""
+        self._successions.append(listener)
+
+    def is_superseded(self, digest: str) -> bool:
+        """Whether a revision had no workers at the last look, while the one of its name that new requests get had."""
+        if not self.has_looked or self.is_live(digest):
+            return False
+        now = self._current.get(self.name_of(digest))
+        return now is not None and self.is_live(now.base.digest)
+
     def note_aliases(self, *, has_choice: bool) -> None:
         """Some alias has several targets, or none has."""
         if has_choice != self._has_split:
@@ -152,6 +164,8 @@ class ModelSet:
         self._live, self.has_looked = digests, True
         for name in list(self._current):
             self._choose(name)
+        for listener in self._successions:
+            listener()
 
     def close(self) -> None:
         """End the processes beside it."""
@@ -181,7 +195,7 @@ class ModelSet:
         self._current[name] = live[-1] if live else stays
 
     def _tell(self) -> None:
-        for listener in self._listeners:
+        for listener in (*self._listeners, *self._successions):
             listener()
 
     @staticmethod

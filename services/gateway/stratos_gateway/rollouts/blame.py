@@ -25,6 +25,7 @@ from stratos.common.errors import (
     WaitTooLong,
     WorkerLost,
 )
+from stratos_gateway.answering.chain import Superseded
 from stratos_gateway.answering.edge import HEADER
 from stratos_gateway.answering.request import ClientRequest
 
@@ -56,6 +57,8 @@ def ending_of(request: ClientRequest[Any]) -> Ending:
         return Ending.ANSWERED
     if not isinstance(error, StratosError):
         return Ending.LEFT
+    if isinstance(error, Superseded):
+        return Ending.NOTHING
     if isinstance(error, QueueTimeout | DeadlinePassed):
         return Ending.LEFT if _has_short_deadline(request) else Ending.FAILED
     if isinstance(error, Overloaded):

@@ -28,6 +28,8 @@ from stratos_gateway.routers.silence import PATIENCE, answer_within
 
 _log = logging.getLogger(__name__)
 FIRST_BACKOFF_S = 0.05
+IDLE_CHECK_S = 1.0
+"""How often a router is asked at which no call waits; the first one that comes has it asked at once."""
 FLUSH_TIMEOUT_S = 2.0
 """Longest wait for the last reports of a process that leaves."""
 
@@ -103,6 +105,8 @@ class RouterLink:
         self._exchange = ConvictionExchange(convictions, exchange, clock)
         self._up = asyncio.Event()
         self._doubted = asyncio.Event()
+        self._called = asyncio.Event()
+        """A call came since the last check."""
         self._calls: dict[TaskEnd, str] = {}
         """Name of the model that each call waits for."""
 
@@ -129,6 +133,7 @@ class RouterLink:
         try:
             with TaskEnd() as end:
                 self._calls[end] = model
+                self._called.set()
                 try:
                     return await self._peer.schedule(request)
                 finally:
@@ -208,9 +213,10 @@ class RouterLink:
     async def _is_doubted(self) -> bool:
         """Wait for the next check; ``True`` when a call failed before."""
         self._doubted.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._config.check_interval_s):
-                await self._doubted.wait()
+        self._called.clear()
+        await _happens(self._doubted, self._config.check_interval_s)
+        if not (self._doubted.is_set() or self._calls or self._called.is_set()):
+            await _happens(self._called, IDLE_CHECK_S - self._config.check_interval_s)
         return self._doubted.is_set()
 
     def _backoff_s(self, num_failures: int) -> float:
@@ -240,3 +246,9 @@ class RouterLink:
             self._up.clear()
             _log.warning("router %s is away: %s", self.address, why)
         self._on_change()
+
+
+async def _happens(event: asyncio.Event, within_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            await event.wait()

@@ -15,7 +15,8 @@ class RoutersConfig:
     resolve_interval_s: Annotated[float, Gt(0)] = 2.0
     """How often host names in router_addresses are resolved again; each address of a name is a router."""
     check_interval_s: Annotated[float, Gt(0)] = 0.25
-    """How often each router is asked something; whether it serves it tells by itself."""
+    """How often each router is asked something while calls wait there, else once a second; whether it serves it tells
+    by itself."""
     silence_timeout_s: Annotated[float, Gt(0)] = 1.5
     """A router that has not answered that for so long is away; requests that wait there ask another one. Time in which
     the gateway itself was held up does not count."""

@@ -109,6 +109,7 @@ class StreamDesk:
         """By tenant that has streams here."""
         self._rests: list[StreamFrame] = []
         """What removes frames of tenants that have none any more."""
+        self._has_streams = asyncio.Event()
         self._num_turns = 0
         self._renew_s = store.bounds.lease_s / 3
 
@@ -120,6 +121,7 @@ class StreamDesk:
         frames.num_streams += 1
         stream.words, stream.due = frames.words, self._due
         self._owned[stream] = None
+        self._has_streams.set()
         if stream.has_news:
             stream.become_due()
 
@@ -138,6 +140,9 @@ class StreamDesk:
     async def run(self) -> None:
         """Root task."""
         while True:
+            if not (self._owned or self._rests):
+                self._has_streams.clear()
+                await self._has_streams.wait()
             await asyncio.sleep(self._flush_s)
             try:
                 await self.turn()

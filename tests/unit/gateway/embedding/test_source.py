@@ -31,7 +31,14 @@ def request_of_one_that_stood_still() -> Any:
 
     prepared = SimpleNamespace(call=None, num_tokens=3, meter=None)
     return SimpleNamespace(
-        prepared=prepared, deadline_s=9.0, received_s=0.0, place=None, tenant=None, fixed_id="", until_open=until_open
+        prepared=prepared,
+        deadline_s=9.0,
+        received_s=0.0,
+        place=None,
+        tenant=None,
+        fixed_id="",
+        kept_body=b"",
+        until_open=until_open,
     )
 
 

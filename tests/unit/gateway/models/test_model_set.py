@@ -137,3 +137,15 @@ def test_only_workers_that_can_take_a_request_make_a_revision_live(sample: Serve
     assert (current(models), current(models, "vectors")) == ("one", "v2")
     look_at(models, {"two": {WorkerRole.DECODE: 1}})
     assert current(models) == "two"
+
+
+def test_a_revision_is_superseded_once_another_one_of_its_name_alone_has_workers(sample: ServedModel) -> None:
+    models, said = ModelSet([revision(sample, "one")]), list[bool]()
+    models.on_succession(lambda: said.append(models.is_superseded("one")))
+    models.put(revision(sample, "two"), 2)
+    for live in ({"one"}, {"one", "two"}, set[str](), {"two"}):
+        models.see_live(live)
+    assert said == [False, False, False, False, True]
+    models.drop("two")
+    assert not models.is_superseded("one")
+    assert not models.is_superseded("two"), "nothing else has its name"

@@ -12,7 +12,7 @@ from stratos.common.errors import Draining, Overloaded, PromptRefused, QueueTime
 from stratos.core.fleet import HELD, RESTING, FleetWorker, SleepState
 from stratos.core.placement import Outcome
 from stratos.core.requests.convictions import Conviction
-from stratos_gateway.routers import outbox
+from stratos_gateway.routers import link, outbox
 from stratos_gateway.routers.router_set import preferred
 from tests.support.fakes.router_peers import CONFIG, MODEL_NAME, FakePeer, RouterWorld, router_set
 from tests.support.waiting import eventually
@@ -70,6 +70,17 @@ async def test_a_router_that_answers_late_stays() -> None:
         first.holds = False
         assert (await waiting).router_address == first.address
         assert not second.requests
+
+
+async def test_a_router_that_was_idle_is_asked_as_soon_as_a_call_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "IDLE_CHECK_S", 1e6)
+    async with router_set(A) as world:
+        await eventually(lambda: world.metric("stratos_routers", state="up") == 1, "it is up")
+        (peer,) = world.peers.values()
+        for number in range(3):
+            num_checks = peer.num_checks
+            await world.routers.schedule(make_request(tenant=f"t{number}"))
+            await eventually(lambda before=num_checks: peer.num_checks > before, "it is asked")
 
 
 async def test_a_gateway_that_is_held_up_blames_no_router() -> None:

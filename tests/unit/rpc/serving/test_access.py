@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -18,7 +19,7 @@ from stratos.common.tls.identity import WORKER_ROLES, PeerRole
 from stratos.rpc.clients.channel import channel, is_serving
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.errors import from_rpc_error
-from stratos.rpc.serving.access import ACCESS
+from stratos.rpc.serving.access import ACCESS, MAX_TOLD, Access
 from stratos.rpc.serving.server import GrpcServer
 from stratos.rpc.serving.service import Service
 from tests.support.api_methods import METHODS
@@ -127,6 +128,14 @@ async def test_what_is_refused_is_logged_once_for_each_role(tmp_path: Path, capl
     ]
     assert [found and found[1] for found in said] == ["decode-worker", "router"]
     await server.stop(0)
+
+
+def test_a_caller_that_names_ever_other_methods_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    access, context = Access("ours"), SimpleNamespace(auth_context=dict)
+    for number in range(2 * MAX_TOLD):
+        with pytest.raises(PeerRefused):
+            access.check_caller(f"/stratos.api.test.v1.TestService/{number}", context)
+    assert len(caplog.records) == MAX_TOLD
 
 
 async def test_a_certificate_of_another_platform_is_refused_although_one_ca_signed_both(tmp_path: Path) -> None:
