@@ -31,15 +31,15 @@ template <int64_t SCHEME> static inline vec nibble_floats(float bias) {
 }
 
 // Pair J of the words; a look-up reads the lowest 4 bits of a lane alone.
-template <int64_t SCHEME, bool HAS_ZEROS, int J> static inline Halves halves(ivec words, vec table, vec zero) {
+template <int64_t SCHEME, bool HAS_ZEROS, int J> static inline Halves halves(const CodeWords<SCHEME> &words, vec table, vec zero) {
     if constexpr (codes_of_word(SCHEME) == 8) {
-        const vec even = _mm512_permutexvar_ps(ishr<4 * J>(words), table);
-        const vec odd = _mm512_permutexvar_ps(ishr<16 + 4 * J>(words), table);
+        const vec even = _mm512_permutexvar_ps(ishr<4 * J>(words.bits), table);
+        const vec odd = _mm512_permutexvar_ps(ishr<16 + 4 * J>(words.bits), table);
         return HAS_ZEROS ? Halves{vsub(even, zero), vsub(odd, zero)} : Halves{even, odd};
     } else if constexpr (SCHEME == INT8_CODES) {
-        return Halves{Widened<1, SCHEME, 2 * J>::of(words, words), Widened<1, SCHEME, 2 * J + 1>::of(words, words)};
+        return Halves{words.template code<2 * J>(), words.template code<2 * J + 1>()};
     } else {
-        return halves_of_bf16(Widened<2, SCHEME, J>::of(words, words));
+        return halves_of_bf16(Widened<2, SCHEME, J>::of(words, words.bits));
     }
 }
 
@@ -79,8 +79,11 @@ template <int64_t SCHEME, bool HAS_ZEROS, int ROWS, int J = 0>
 __attribute__((always_inline)) static inline void add_word(const uint32_t *words, vec table, const vec *zeros,
                                                            const RowHalves *x, int unit, StepSums<ROWS> &sums) {
 #pragma GCC unroll 4
-    for (int v = 0; v < STRIP; v++)
-        sums.add(halves<SCHEME, HAS_ZEROS, J>(iload(words + v * LANES), table, zeros[v]), x, unit + J, v);
+    for (int v = 0; v < STRIP; v++) {
+        CodeWords<SCHEME> loaded;
+        loaded.read(words_at<SCHEME>(words, v));
+        sums.add(halves<SCHEME, HAS_ZEROS, J>(loaded, table, zeros[v]), x, unit + J, v);
+    }
     if constexpr ((J + 1) * 2 < codes_of_word(SCHEME))
         add_word<SCHEME, HAS_ZEROS, ROWS, J + 1>(words, table, zeros, x, unit, sums);
 }
