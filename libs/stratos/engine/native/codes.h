@@ -16,7 +16,7 @@
 #include "integer_simd.h"
 
 constexpr int GROUP_STEP = 32;
-constexpr int AHEAD_WORDS = 2048;  // of codes that are read once: 8 KiB
+constexpr int AHEAD_WORDS = 4096;  // of codes that are read once, into the second cache: 16 KiB
 
 constexpr int codes_of_word(int64_t scheme) {
     return scheme == INT4_CODES || scheme == MXFP4_CODES || scheme == NF4_CODES ? 8 : 4;
@@ -227,7 +227,7 @@ template <int PER_UNIT, int64_t SCHEME, int AHEAD = 0>
 static void widen(const uint32_t *words, const ivec *zeros, int units, float *wide) {
     constexpr int per_word = codes_of_word(SCHEME) / PER_UNIT;
     for (int u = 0; u < units; u += per_word, words += PANEL, wide += per_word * PANEL) {
-        if (AHEAD) prefetch<_MM_HINT_T0>((const float *)words + AHEAD, PANEL / LINE_FLOATS);
+        if (AHEAD) prefetch<_MM_HINT_T1>((const float *)words + AHEAD, PANEL / LINE_FLOATS);
 #pragma GCC unroll 4
         for (int v = 0; v < STRIP; v++) {
             CodeWords<SCHEME> loaded;
