@@ -7,8 +7,9 @@
 The first two start the peer; in the third it serves the same folder already (its model's name is the folder as given to
 it, or --peer-model).  Ours is started here, idle while the peer computes, and timed from the command to its URL.  Both
 get the same load: random prompts, streamed greedy completions of a fixed length; each run has a seed of its own, so no
-cache can answer.  What counts is the ratio.  CPU time is that of all processes of a side; a peer whose threads spin
-while they wait shows more than it needs.
+cache can answer.  Ours has one worker, as the peer has: a second one, which the autoscaler starts where --max-decode
+among the arguments of `stratos up` allows it, reads the weights once more.  What counts is the ratio.  CPU time is that
+of all processes of a side; a peer whose threads spin while they wait shows more than it needs.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
     """All levels, both servers by turns."""
     rows: list[dict[str, Any]] = []
     levels = [shortened(level, args.share) for level in LEVELS]
-    told = ("--model", str(args.model), "--threads", str(args.threads), *args.up)
+    told = ("--model", str(args.model), "--threads", str(args.threads), "--max-decode", "1", *args.up)
     with peer_side(args) as (peer, peer_start_s), running_platform(*told) as platform:
         ours = Side(platform.url, platform.key, args.model.stem, platform.process.pid)
         sides = {"peer": peer, "ours": ours}

@@ -5,7 +5,7 @@ struct CodeStep {  // at most DEPTH units of one group
     const uint32_t *words;
     const ivec *zeros;
     int units;
-    bool begins, has_zeros;
+    bool begins;
     GroupEnd end;
 };
 
@@ -36,15 +36,8 @@ template <class U, int64_t SCHEME> struct CodeBlock {
 #include "few_rows.h"
 
 template <int64_t SCHEME> struct CodeBlock<TileUnits, SCHEME> {
-    template <bool HAS_ZEROS>
-    static void multiply_few(const CodeStep &s, const float *x, int64_t stride, int rows, float *raw, float *totals) {
-        BY_FEW_ROWS(rows, (few_rows_product<SCHEME, HAS_ZEROS, R>(s.words, s.zeros, x, stride, s.units, s.begins, s.end, raw,
-                                                                  totals)))
-    }
     static void multiply(ItemScope<TileUnits> &scope, const CodeStep &s, const float *wide, const float *x, int64_t stride,
                          int rows, float *raw, float *totals) {
-        if (!wide && SCHEME == INT4_CODES && s.has_zeros) return multiply_few<true>(s, x, stride, rows, raw, totals);
-        if (!wide) return multiply_few<false>(s, x, stride, rows, raw, totals);
         const Rows all{x, stride, TileUnits::STEP, 16 * stride};
         accumulate(scope.tiles, Operands{wide, PANEL, all, s.units, raw, PANEL}, rows, PANEL, s.begins);
         if (!s.end.scales) return;
@@ -54,7 +47,7 @@ template <int64_t SCHEME> struct CodeBlock<TileUnits, SCHEME> {
             end_group<1>(sums, s.end, raw + r * PANEL, totals + r * PANEL);
         }
     }
-    static constexpr int64_t FEW_ROWS = few_rows_of(SCHEME);
+    static constexpr int64_t FEW_ROWS = 0;  // sum_few_rows() takes them
     static constexpr int AHEAD = AHEAD_WORDS;
     static constexpr int LONE_DEPTH = 2 * TileUnits::STEP;  // units of a lone block: tiles wait for what is widened
 };
@@ -64,11 +57,28 @@ template <int64_t SCHEME> struct CodeBlock<TileUnits, SCHEME> {
 #include "code_tiles.h"
 #endif
 
+// Sums of a panel and a few rows, where a kernel of their own takes them.
+template <int64_t SCHEME, class T> static inline bool sum_few_rows(const Linear *, int64_t, const T *, int64_t, float *) {
+    return false;
+}
+#if defined(STRATOS_TILE_ORDER)
+template <int64_t SCHEME>
+static inline bool sum_few_rows(const Linear *l, int64_t panel, const bf16_t *x, int64_t rows, float *totals) {
+    if (rows > few_rows_of(SCHEME)) return false;
+    if (SCHEME == INT4_CODES && l->zeros)
+        BY_FEW_ROWS(rows, (few_rows_panel<SCHEME, SCHEME == INT4_CODES, R>(l, panel, x, totals)))
+    else
+        BY_FEW_ROWS(rows, (few_rows_panel<SCHEME, false, R>(l, panel, x, totals)))
+    return true;
+}
+#endif
+
 template <class T, class O, int64_t SCHEME>
 static void multiply_code_panel(const Linear *l, int64_t panel, const T *x, O *out, int64_t rows) {
     typedef typename UnitsOf<T>::type U;
     alignas(64) float raw[CHUNK * PANEL], totals[CHUNK * PANEL], wide[DEPTH * PANEL], copied[MAX_ROWS * DEPTH];
     ItemScope<U> scope;
+    if (sum_few_rows<SCHEME>(l, panel, x, rows, totals)) return store_sums<T>(l, panel, totals, rows, out);
     const int64_t k = l->k, groups = k / l->group, num_blocks = num_blocks_of<U>(rows);
     const bool is_direct = has_units<T>(k), widens_first = rows > CodeBlock<U, SCHEME>::FEW_ROWS;
     const int64_t depth = (num_blocks == 1 ? CodeBlock<U, SCHEME>::LONE_DEPTH : DEPTH) * U::PER_UNIT;
@@ -81,7 +91,7 @@ static void multiply_code_panel(const Linear *l, int64_t panel, const T *x, O *o
             const int64_t elements = end - at < depth ? end - at : depth;
             const bool is_last = at + elements == end;
             const CodeStep step{words + at / codes_of_word(SCHEME) * PANEL, zeros, (int)(elements / U::PER_UNIT),
-                                at == begin, l->zeros != nullptr, GroupEnd{is_last ? l->scales + of_group : nullptr, g == 0}};
+                                at == begin, GroupEnd{is_last ? l->scales + of_group : nullptr, g == 0}};
             if (widens_first) widen<U::PER_UNIT, SCHEME, CodeBlock<U, SCHEME>::AHEAD>(step.words, zeros, step.units, wide);
             for (int64_t b = 0; b < num_blocks; b++) {
                 const int64_t first = block_begin<U>(rows, b), last = block_begin<U>(rows, b + 1);

@@ -7,7 +7,8 @@
 // total), group by group.  So a row's bits depend on that row alone, as with float weights.
 //
 // Words of 32 bits hold the codes of one column: [panel][k / codes of a word][PANEL].  Code i begins at bit i % 2 * 16 +
-// i / 2 * bits: a shift leaves the pair that an instruction for pairs of bf16 wants in the halves of a lane.
+// i / 2 * bits: a shift leaves the pair that an instruction for pairs of bf16 wants in the halves of a lane.  INT8_CODES
+// lie as [panel][k][PANEL] bytes, in as much memory: a load of bytes gives the lanes of a code without a shift.
 // k and groups are multiples of GROUP_STEP.
 #pragma once
 
@@ -15,7 +16,7 @@
 #include "integer_simd.h"
 
 constexpr int GROUP_STEP = 32;
-constexpr int AHEAD_WORDS = 2048;  // of codes that are read once: 8 KiB
+constexpr int AHEAD_WORDS = 4096;  // of codes that are read once, into the second cache: 16 KiB
 
 constexpr int codes_of_word(int64_t scheme) {
     return scheme == INT4_CODES || scheme == MXFP4_CODES || scheme == NF4_CODES ? 8 : 4;
@@ -25,8 +26,18 @@ static inline int64_t code_bytes(int64_t scheme, int64_t n, int64_t k) {
     return panels_of(n) * PANEL * (k / codes_of_word(scheme)) * 4;
 }
 
+static inline void pack_code_bytes(const uint8_t *codes, uint8_t *out, int64_t n, int64_t k, int threads) {
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (int64_t p = 0; p < panels_of(n); p++)
+        for (int64_t step = 0; step < k; step += GROUP_STEP)  // what is written stays in the first cache
+            for (int64_t c = 0; c < PANEL; c++)
+                for (int64_t i = step; i < step + GROUP_STEP; i++)
+                    out[(p * k + i) * PANEL + c] = p * PANEL + c < n ? codes[(p * PANEL + c) * k + i] : 0;
+}
+
 static inline void pack_codes(int64_t scheme, const uint8_t *codes, uint32_t *out, int64_t n, int64_t k, int threads) {
     const int64_t per = codes_of_word(scheme), bits = 32 / per, words = k / per;
+    if (scheme == INT8_CODES) return pack_code_bytes(codes, (uint8_t *)out, n, k, threads);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
     for (int64_t p = 0; p < panels_of(n); p++)
         for (int64_t w = 0; w < words; w++)
@@ -41,16 +52,37 @@ static inline void pack_codes(int64_t scheme, const uint8_t *codes, uint32_t *ou
 
 // -- widening --------------------------------------------------------------------------------------------------------------
 
+// The words of LANES columns.
+template <int64_t SCHEME> struct CodeWords {
+    ivec bits;
+    void read(const uint32_t *words) { bits = iload(words); }
+};
+
+template <> struct CodeWords<INT8_CODES> {
+    const uint8_t *bytes;
+    void read(const uint32_t *words) { bytes = (const uint8_t *)words; }
+    template <int I> vec code() const { return to_floats(load_signed_bytes(bytes + I * PANEL)); }
+};
+
+// Where the words of vector `v` of a panel begin.
+template <int64_t SCHEME> static inline const uint32_t *words_at(const uint32_t *words, int v) {
+    return words + (SCHEME == INT8_CODES ? v * LANES / 4 : v * LANES);
+}
+
 // Unit J of the words of LANES columns; `zero` is that of INT4_CODES, for each code of a unit.
 template <int PER_UNIT, int64_t SCHEME, int J> struct Widened;
 
+template <int J> struct Widened<1, INT8_CODES, J> {
+    static inline vec of(const CodeWords<INT8_CODES> &words, ivec) { return words.code<J>(); }
+};
+
 template <int64_t SCHEME, int J> struct Widened<1, SCHEME, J> {  // one float
     static constexpr int BITS = 32 / codes_of_word(SCHEME), AT = J % 2 * 16 + J / 2 * BITS;
-    static inline vec of(ivec words, ivec zero) {
+    static inline vec of(const CodeWords<SCHEME> &of_words, ivec zero) {
+        const ivec words = of_words.bits;
         if (SCHEME == INT4_CODES) return to_floats(isub(iand(ishr<AT>(words), iset(15)), zero));
         if (SCHEME == MXFP4_CODES) return e2m1_floats(ishr<AT>(words));
         if (SCHEME == NF4_CODES) return nf4_floats(ishr<AT>(words));
-        if (SCHEME == INT8_CODES) return to_floats(ishr_signed<24>(ishl<(BITS == 8 ? 24 - AT : 0)>(words)));
         return e4m3_floats(ishr<AT>(words));
     }
 };
@@ -82,8 +114,16 @@ alignas(64) static const uint16_t NF4[32] = {
 // bf16 of the e4m3 numbers without exponent.
 alignas(64) static const uint16_t SMALL_E4M3[32] = {0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60};
 
+template <int J> struct Widened<2, INT8_CODES, J> {  // the lower half of a float is zero
+    static inline vec of(const CodeWords<INT8_CODES> &words, ivec) {
+        const vec even = words.code<2 * J>(), odd = words.code<2 * J + 1>();
+        return as_floats(ior(ishr<16>(_mm512_castps_si512(even)), _mm512_castps_si512(odd)));
+    }
+};
+
 template <int64_t SCHEME, int J> struct Widened<2, SCHEME, J> {  // two bf16
-    static inline vec of(ivec words, ivec zero) {
+    static inline vec of(const CodeWords<SCHEME> &of_words, ivec zero) {
+        const ivec words = of_words.bits;
         if (SCHEME == INT4_CODES) {
             const ivec code = iand(ishr16<(SCHEME == INT4_CODES ? 4 * J : 0)>(words), iset(0x000f000f));
             return as_floats(_mm512_permutexvar_epi16(_mm512_sub_epi16(code, zero), _mm512_load_si512(FIVE_BITS)));
@@ -91,12 +131,6 @@ template <int64_t SCHEME, int J> struct Widened<2, SCHEME, J> {  // two bf16
         if (SCHEME == MXFP4_CODES || SCHEME == NF4_CODES) {
             const ivec code = iand(ishr16<(codes_of_word(SCHEME) == 8 ? 4 * J : 0)>(words), iset(0x000f000f));
             return as_floats(_mm512_permutexvar_epi16(code, _mm512_load_si512(SCHEME == NF4_CODES ? NF4 : E2M1)));
-        }
-        if (SCHEME == INT8_CODES) {
-            const vec even = to_floats(ishr_signed<24>(ishl<(J == 0 ? 24 : 16)>(words)));
-            const vec odd = to_floats(ishr_signed<24>(ishl<(J == 0 ? 8 : 0)>(words)));
-            const ivec low = _mm512_srli_epi32(_mm512_castps_si512(even), 16);
-            return as_floats(_mm512_mask_mov_epi16(low, 0xaaaaaaaa, _mm512_castps_si512(odd)));
         }
         const ivec code = ishr16<(J == 0 ? 0 : 8)>(words), size = iand(code, iset(0x007f007f));
         const ivec normal = _mm512_add_epi16(_mm512_slli_epi16(size, 4), _mm512_set1_epi16(120 << 7));
@@ -115,7 +149,8 @@ struct GroupEnd {  // what is done with the sums when a product ends
 };
 
 template <class U, int64_t SCHEME, int ROWS, int J = 0>
-static inline void add_units(const ivec *words, const ivec *zeros, const float *x, int64_t stride, vec sums[ROWS][STRIP]) {
+static inline void add_units(const CodeWords<SCHEME> *words, const ivec *zeros, const float *x, int64_t stride,
+                             vec sums[ROWS][STRIP]) {
     constexpr int units = codes_of_word(SCHEME) / U::PER_UNIT;
 #pragma GCC unroll 4
     for (int v = 0; v < STRIP; v++) {
@@ -153,9 +188,9 @@ static inline void word_product(const uint32_t *words, const ivec *zeros, const 
 #pragma GCC unroll 4
         for (int v = 0; v < STRIP; v++) sums[r][v] = begins ? vset(0) : vload(raw + r * PANEL + v * LANES);
     for (int u = 0; u < units; u += per_word, words += PANEL) {
-        ivec loaded[STRIP];
+        CodeWords<SCHEME> loaded[STRIP];
 #pragma GCC unroll 4
-        for (int v = 0; v < STRIP; v++) loaded[v] = iload(words + v * LANES);
+        for (int v = 0; v < STRIP; v++) loaded[v].read(words_at<SCHEME>(words, v));
         add_units<U, SCHEME, ROWS>(loaded, zeros, x + u, stride, sums);
     }
     end_group<ROWS>(sums, end, raw, totals);
@@ -182,7 +217,7 @@ static inline void unit_product(const float *wide, const float *x, int64_t strid
 }
 
 template <int PER_UNIT, int64_t SCHEME, int J = 0>
-static inline void widen_word(ivec words, ivec zero, float *wide) {
+static inline void widen_word(const CodeWords<SCHEME> &words, ivec zero, float *wide) {
     vstore(wide + J * PANEL, Widened<PER_UNIT, SCHEME, J>::of(words, zero));
     if constexpr ((J + 1) * PER_UNIT < codes_of_word(SCHEME)) widen_word<PER_UNIT, SCHEME, J + 1>(words, zero, wide);
 }
@@ -192,10 +227,13 @@ template <int PER_UNIT, int64_t SCHEME, int AHEAD = 0>
 static void widen(const uint32_t *words, const ivec *zeros, int units, float *wide) {
     constexpr int per_word = codes_of_word(SCHEME) / PER_UNIT;
     for (int u = 0; u < units; u += per_word, words += PANEL, wide += per_word * PANEL) {
-        if (AHEAD) prefetch<_MM_HINT_T0>((const float *)words + AHEAD, PANEL / LINE_FLOATS);
+        if (AHEAD) prefetch<_MM_HINT_T1>((const float *)words + AHEAD, PANEL / LINE_FLOATS);
 #pragma GCC unroll 4
-        for (int v = 0; v < STRIP; v++)
-            widen_word<PER_UNIT, SCHEME>(iload(words + v * LANES), zeros[v], wide + v * LANES);
+        for (int v = 0; v < STRIP; v++) {
+            CodeWords<SCHEME> loaded;
+            loaded.read(words_at<SCHEME>(words, v));
+            widen_word<PER_UNIT, SCHEME>(loaded, zeros[v], wide + v * LANES);
+        }
     }
 }
 

@@ -31,15 +31,15 @@ template <int64_t SCHEME> static inline vec nibble_floats(float bias) {
 }
 
 // Pair J of the words; a look-up reads the lowest 4 bits of a lane alone.
-template <int64_t SCHEME, bool HAS_ZEROS, int J> static inline Halves halves(ivec words, vec table, vec zero) {
+template <int64_t SCHEME, bool HAS_ZEROS, int J> static inline Halves halves(const CodeWords<SCHEME> &words, vec table, vec zero) {
     if constexpr (codes_of_word(SCHEME) == 8) {
-        const vec even = _mm512_permutexvar_ps(ishr<4 * J>(words), table);
-        const vec odd = _mm512_permutexvar_ps(ishr<16 + 4 * J>(words), table);
+        const vec even = _mm512_permutexvar_ps(ishr<4 * J>(words.bits), table);
+        const vec odd = _mm512_permutexvar_ps(ishr<16 + 4 * J>(words.bits), table);
         return HAS_ZEROS ? Halves{vsub(even, zero), vsub(odd, zero)} : Halves{even, odd};
     } else if constexpr (SCHEME == INT8_CODES) {
-        return Halves{Widened<1, SCHEME, 2 * J>::of(words, words), Widened<1, SCHEME, 2 * J + 1>::of(words, words)};
+        return Halves{words.template code<2 * J>(), words.template code<2 * J + 1>()};
     } else {
-        return halves_of_bf16(Widened<2, SCHEME, J>::of(words, words));
+        return halves_of_bf16(Widened<2, SCHEME, J>::of(words, words.bits));
     }
 }
 
@@ -79,34 +79,50 @@ template <int64_t SCHEME, bool HAS_ZEROS, int ROWS, int J = 0>
 __attribute__((always_inline)) static inline void add_word(const uint32_t *words, vec table, const vec *zeros,
                                                            const RowHalves *x, int unit, StepSums<ROWS> &sums) {
 #pragma GCC unroll 4
-    for (int v = 0; v < STRIP; v++)
-        sums.add(halves<SCHEME, HAS_ZEROS, J>(iload(words + v * LANES), table, zeros[v]), x, unit + J, v);
+    for (int v = 0; v < STRIP; v++) {
+        CodeWords<SCHEME> loaded;
+        loaded.read(words_at<SCHEME>(words, v));
+        sums.add(halves<SCHEME, HAS_ZEROS, J>(loaded, table, zeros[v]), x, unit + J, v);
+    }
     if constexpr ((J + 1) * 2 < codes_of_word(SCHEME))
         add_word<SCHEME, HAS_ZEROS, ROWS, J + 1>(words, table, zeros, x, unit, sums);
 }
 
-// `units` of a group, whole steps, times its words.
+// A panel times the rows: what a group adds stays in registers.
 template <int64_t SCHEME, bool HAS_ZEROS, int ROWS>
-static inline void few_rows_product(const uint32_t *words, const ivec *zeros, const float *x, int64_t stride, int units,
-                                    bool begins, const GroupEnd &end, float *raw, float *totals) {
-    constexpr int per_word = codes_of_word(SCHEME) / 2;
+static void few_rows_panel(const Linear *l, int64_t panel, const bf16_t *x, float *out) {
+    constexpr int per_word = codes_of_word(SCHEME) / 2, step_inputs = 2 * TileUnits::STEP;
+    const int64_t k = l->k, groups = k / l->group;
+    const uint32_t *words = (const uint32_t *)l->weight + panel * (k / codes_of_word(SCHEME)) * PANEL;
     const vec table = nibble_floats<SCHEME>(HAS_ZEROS ? 0 : 8);
     RowHalves halved[ROWS];
-    vec sums[ROWS][STRIP], zero[STRIP];
+    vec totals[ROWS][STRIP];
+    for (int64_t g = 0; g < groups; g++) {
+        const int64_t of_group = (panel * groups + g) * PANEL;
+        vec sums[ROWS][STRIP], zero[STRIP];
 #pragma GCC unroll 4
-    for (int v = 0; v < STRIP; v++) {
-        zero[v] = HAS_ZEROS ? to_floats(iand(zeros[v], iset(0xffff))) : vset(0);
+        for (int v = 0; v < STRIP; v++) {
+            zero[v] = HAS_ZEROS ? to_floats(load_bytes(l->zeros + of_group + v * LANES)) : vset(0);
 #pragma GCC unroll 4
-        for (int r = 0; r < ROWS; r++) sums[r][v] = begins ? vset(0) : vload(raw + r * PANEL + v * LANES);
-    }
-    for (int first = 0; first < units; first += TileUnits::STEP) {
-        for (int r = 0; r < ROWS; r++) halved[r].read(x + r * stride + first);
-        StepSums<ROWS> step;
-        for (int u = 0; u < TileUnits::STEP; u += per_word, words += PANEL) {
-            prefetch<_MM_HINT_T0>((const float *)words + AHEAD_WORDS, PANEL / LINE_FLOATS);
-            add_word<SCHEME, HAS_ZEROS, ROWS>(words, table, zero, halved, u, step);
+            for (int r = 0; r < ROWS; r++) sums[r][v] = vset(0);
         }
-        step.add_to(sums);
+        for (int64_t at = g * l->group; at < (g + 1) * l->group; at += step_inputs) {
+            for (int r = 0; r < ROWS; r++) halved[r].read((const float *)(x + r * k + at));
+            StepSums<ROWS> step;
+            for (int u = 0; u < TileUnits::STEP; u += per_word, words += PANEL) {
+                prefetch<_MM_HINT_T1>((const float *)words + AHEAD_WORDS, PANEL / LINE_FLOATS);
+                add_word<SCHEME, HAS_ZEROS, ROWS>(words, table, zero, halved, u, step);
+            }
+            step.add_to(sums);
+        }
+#pragma GCC unroll 4
+        for (int v = 0; v < STRIP; v++) {
+            const vec scale = vload(l->scales + of_group + v * LANES);
+#pragma GCC unroll 4
+            for (int r = 0; r < ROWS; r++)
+                totals[r][v] = g ? vfma(sums[r][v], scale, totals[r][v]) : vmul(sums[r][v], scale);
+        }
     }
-    end_group<ROWS>(sums, end, raw, totals);
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < STRIP; v++) vstore(out + r * PANEL + v * LANES, totals[r][v]);
 }

@@ -268,7 +268,7 @@ static void multiply_k_panel(const Linear *l, int64_t panel, const T *x, const f
     const bool is_direct = has_units<T>(k), widens_first = rows > Block::FEW_ROWS;
     const uint32_t *words = (const uint32_t *)l->weight + panel * steps * KQuant<SCHEME>::WORDS * PANEL;
     for (int64_t s = 0; s < steps; s++, words += KQuant<SCHEME>::WORDS * PANEL) {
-        if (Block::AHEAD) prefetch<_MM_HINT_T0>((const float *)words + Block::AHEAD, KQuant<SCHEME>::WORDS * PANEL / LINE_FLOATS);
+        if (Block::AHEAD) prefetch<_MM_HINT_T1>((const float *)words + Block::AHEAD, KQuant<SCHEME>::WORDS * PANEL / LINE_FLOATS);
         k_scales<SCHEME>(l, panel, s, scales);
         if (widens_first) widen_step<U::PER_UNIT, SCHEME>(words, Block::GAP, wide);
         for (int64_t b = 0; b < num_blocks; b++) {

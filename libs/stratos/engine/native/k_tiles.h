@@ -14,7 +14,7 @@ static void multiply_k_tile_panel(TileScope &scope, const Linear *l, int64_t pan
     for (int64_t s = 0, count; s < steps; s += count) {
         count = of_pass(steps - s, most);
         for (int64_t i = 0; i < count; i++) {
-            prefetch<_MM_HINT_T0>((const float *)codes + (s + i) * words + AHEAD_WORDS, words / LINE_FLOATS);
+            prefetch<_MM_HINT_T1>((const float *)codes + (s + i) * words + AHEAD_WORDS, words / LINE_FLOATS);
             k_scales<SCHEME>(l, panel, s + i, scales[i]);
             widen_step<2, SCHEME>(codes + (s + i) * words, gap, wide + i * step_floats);
         }
