@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.kv import KvGeometry
 from stratos.engine.attention.backend import AttentionBackend
+from stratos.engine.attention.grouped import GroupedAttention
 from stratos.engine.attention.native import MAX_HEAD_DIM, NativePagedAttention, key_unit
 from stratos.engine.attention.paged import TorchPagedAttention
 from stratos.engine.attention.scores import PLAIN_SCORES, ScoreOptions
@@ -21,6 +23,7 @@ from stratos.engine.layers.exact_ops import ExactTorchOps
 from stratos.engine.layers.linear import LinearFactory
 from stratos.engine.layers.native_ops import NativeOps
 from stratos.engine.layers.ops import LayerOps, TorchOps
+from stratos.engine.memory.grouped_pages import GroupedPages
 from stratos.engine.memory.kv_codes import KV_CODES, KvCodes
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.native.library import NativeLibrary, NativeLibraryUnusable, load_native
@@ -106,6 +109,9 @@ class Kernels:
         Raises:
             InvalidCheckpoint: Triton's kernels have no capped scores and no sinks of heads.
         """
+        if isinstance(pages, GroupedPages):
+            make = partial(self._on_cpu, pages, num_heads, dtype=dtype)
+            return GroupedAttention(pages.groups, pages.geometry.block_size, windows, scores, make)
         if self.is_triton and not scores.is_plain:
             raise InvalidCheckpoint("this model caps its scores or has sinks: it runs on a CPU, not yet on a GPU")
         if self.is_triton:
@@ -123,6 +129,16 @@ class Kernels:
                 has_pdl=self.has_pdl,
                 scores=scores,
             )
+        return self._on_cpu(pages, num_heads, windows, scores, dtype)
+
+    def _on_cpu(
+        self,
+        pages: KvPages,
+        num_heads: int,
+        windows: Sequence[int | None],
+        scores: ScoreOptions,
+        dtype: torch.dtype,
+    ) -> AttentionBackend:
         library = self.attending(pages.geometry.head_dim)
         if library is not None:
             return NativePagedAttention(library, pages, num_heads, windows, dtype, scores)
