@@ -79,7 +79,7 @@ class BlockManager:
         return self._refs[block] > 0
 
     def page_ids(self, blocks: Sequence[int]) -> Sequence[int]:
-        """What a runner calls these blocks."""
+        """Ids by which a runner knows these blocks."""
         return blocks
 
     def copied_ids(self, copies: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,16 +19,17 @@ from stratos.engine.attention.paged import TorchPagedAttention
 from stratos.engine.attention.scores import PLAIN_SCORES, ScoreOptions
 from stratos.engine.attention.tiled import TorchTiledAttention
 from stratos.engine.checkpoint.families.options import DecoderOptions
+from stratos.engine.contract.kv_groups import KvGroups
 from stratos.engine.layers.exact_ops import ExactTorchOps
 from stratos.engine.layers.linear import LinearFactory
 from stratos.engine.layers.native_ops import NativeOps
 from stratos.engine.layers.ops import LayerOps, TorchOps
-from stratos.engine.memory.grouped_pages import GroupedPages
+from stratos.engine.memory.grouped_pages import GroupedPages, choose_groups
 from stratos.engine.memory.kv_codes import KV_CODES, KvCodes
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.native.library import NativeLibrary, NativeLibraryUnusable, load_native
 from stratos.engine.sampling.native_sampler import NativeSampler
-from stratos.engine.settings import RunnerConfig
+from stratos.engine.settings import RunnerConfig, SchedulerConfig
 
 PDL_CAPABILITY, FP8_CAPABILITY = (9, 0), (8, 9)
 """Compute capabilities from which on a GPU has programmatic dependent launch (Hopper), and e4m3 (Ada)."""
@@ -144,6 +145,14 @@ class Kernels:
             return NativePagedAttention(library, pages, num_heads, windows, dtype, scores)
         kernel = TorchTiledAttention if self.is_exact else TorchPagedAttention
         return kernel(pages, num_heads, windows, dtype, scores)
+
+
+def choose_pages(
+    windows: tuple[int | None, ...], config: RunnerConfig, scheduler: SchedulerConfig | None, device: torch.device
+) -> tuple[KvGroups | None, Callable[..., KvPages]]:
+    """Pages of a block, where they are several, and what makes the pool; arguments as of ``choose_groups``."""
+    groups = choose_groups(windows, config, scheduler, device)
+    return groups, KvPages if groups is None else partial(GroupedPages, groups)
 
 
 def score_options(options: DecoderOptions, sinks: Tensor | None) -> ScoreOptions:

@@ -36,13 +36,12 @@ from stratos.engine.lora.batch import sorted_by_adapter
 from stratos.engine.lora.host_copy import read_adapter
 from stratos.engine.lora.store import LoraStore
 from stratos.engine.lora.weights import lay_out
-from stratos.engine.memory.grouped_pages import GroupedPages, choose_groups
 from stratos.engine.memory.host_pages import HostPages, HostSwap
 from stratos.engine.memory.kv_pages import KvPages, num_blocks_for
 from stratos.engine.models.reloading import Decoder, ReloadableWeights
 from stratos.engine.runner.device_room import room_of
 from stratos.engine.runner.forward import Forward, LayeredForward
-from stratos.engine.runner.kernels import choose_kernels, score_options
+from stratos.engine.runner.kernels import choose_kernels, choose_pages, score_options
 from stratos.engine.runner.known_tokens import NUM_TOKENS, KnownTokens, num_spare_blocks
 from stratos.engine.runner.native_forward import make_forward
 from stratos.engine.runner.numerics import libraries_of, numerics_id, promise
@@ -156,9 +155,8 @@ class TorchRunner(Runner):
         codes = kernels.kv_codes
         kv_dtype = torch.float8_e4m3fn if kernels.has_fp8_kv else dtype if codes is None else torch.uint8
         geometry = _geometry(model, config.block_size, kv_dtype, codes.scale_bytes if codes else 0)
-        groups = None if streams else choose_groups(model.windows, config, scheduler, target)
+        groups, make_pages = choose_pages(model.windows, config, None if streams else scheduler, target)
         num_blocks = num_blocks_for(geometry, config.kv_pool_bytes, groups)
-        make_pages = KvPages if groups is None else partial(GroupedPages, groups)
         key_unit = streams.key_unit(kernels, geometry, dtype) if streams else kernels.key_unit(geometry, dtype)
         # A team of threads that waits for cores stops the streams of other processes; one thread loads as well.  At
         # the same time the system clears the pool's memory, for a thread that may run where this one may: on the same

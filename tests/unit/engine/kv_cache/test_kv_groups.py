@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import PrefillJob
@@ -18,7 +20,7 @@ from stratos.engine.runner.native_forward import NativeForward
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import SchedulerConfig
 from stratos.engine.speculation.ngram import NgramProposer
-from tests.support.reference.tiny_models import FAMILIES, save_tiny
+from tests.support.reference.tiny_models import FAMILIES, greedy_reference, save_tiny
 from tests.support.worlds.engine_driver import CROWDED, Run, assert_at_rest, drain, make_request
 from tests.support.worlds.engine_settings import runner_config, scheduler_config
 
@@ -211,6 +213,28 @@ def test_any_order_of_requests_and_aborts_gives_the_same_tokens(folder: Any, see
         assert tokens == expected[place][: len(tokens)]
         assert place[0] in aborted or len(tokens) == len(expected[place])
     assert_at_rest(engine)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"overlap": True}, {"kv_allocation": "contiguous"}, {"window_release": False}, {}], ids=str
+)
+def test_a_block_is_one_page_where_parts_cannot_be_given_up(folder: Any, changes: dict[str, Any]) -> None:
+    scheduler = scheduler_config(max_num_batched_tokens=STEP, **CROWDED, **changes)
+    pool = {} if changes else {"host_pool_bytes": 1 << 16}
+    values = {"block_size": BLOCK_SIZE, "kv_pool_bytes": 1 << 19, "num_threads": 1, **pool}
+    config = runner_config(model_path=folder("gemma3"), max_model_len=256, **values)
+    assert TorchRunner.load(config, scheduler=scheduler).info.groups is None
+    short = replace(config, max_model_len=32, host_pool_bytes=0)
+    assert TorchRunner.load(short, scheduler=scheduler_config(**CROWDED)).info.groups is None, "a step fills it"
+
+
+def test_tokens_are_those_of_transformers_far_behind_the_window(folder: Any) -> None:
+    ids = prompts(1, 90)[0]
+    for name in NAMES:
+        engine = make_engine(folder(name), has_groups=True)
+        engine.add(make_request(ids, max_tokens=50, ignore_eos=True))
+        model = AutoModelForCausalLM.from_pretrained(folder(name))
+        assert drain(engine).tokens["r", 0] == greedy_reference(model, ids, 50), name
 
 
 def test_pages_move_as_whole_blocks_do(folder: Any) -> None:
