@@ -157,6 +157,27 @@ def test_idle_parts_go_before_cached_blocks_oldest_first() -> None:
     blocks.release(taken)
 
 
+def test_a_fenced_part_is_not_given_away() -> None:
+    blocks = GroupedBlockManager(3, 4, SHAPES[0])
+    table = blocks.allocate(1)
+    assert table is not None
+    blocks.cache.insert(b"name" * 8, table[0])
+    blocks.reference(table)
+    blocks.pass_parts(table)  # one holder has passed it, the other one ends while its step runs
+    blocks.fence(table)
+    blocks.release(table)
+    pages, taken = set(blocks.page_ids(table)), blocks.allocate(blocks.num_available)
+    assert taken is not None
+    assert not pages & set(blocks.page_ids(taken))
+    blocks.release(taken)
+    assert blocks.num_available == 2
+    blocks.unfence(table)
+    assert blocks.num_available == 2
+    assert blocks.allocate(2) is not None
+    assert blocks.match([b"name" * 8]) == table, "half a block more is free without it"
+    blocks.verify()
+
+
 @pytest.mark.parametrize(
     ("num_full", "num_window", "pages"),
     [

@@ -13,6 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from stratos.core.files.adapter_files import read_adapter_files
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import PrefillJob
 from stratos.engine.core import EngineCore
@@ -20,11 +21,13 @@ from stratos.engine.runner.native_forward import NativeForward
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import SchedulerConfig
 from stratos.engine.speculation.ngram import NgramProposer
-from tests.support.reference.tiny_models import FAMILIES, greedy_reference, save_tiny
+from tests.support.reference.tiny_models import FAMILIES, greedy_reference, save_adapter, save_tiny
 from tests.support.worlds.engine_driver import CROWDED, Run, assert_at_rest, drain, make_request
 from tests.support.worlds.engine_settings import runner_config, scheduler_config
 
 BLOCK_SIZE, STEP = 4, 16
+DRAWN: dict[str, Any] = {"temperature": 1.0, "ignore_eos": True}
+"""Draws with a seed: tokens that differ with any bit of the logits."""
 NAMES = ["gemma2", "gemma3", "gpt-oss", "olmo3"]
 KERNELS: dict[str, dict[str, Any]] = {
     "native": {},
@@ -77,7 +80,9 @@ def prompts(count: int, length: int, shared: int = 0, seed: int = 0) -> list[lis
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("name", NAMES)
 def test_tokens_are_those_of_whole_blocks(folder: Any, name: str, kernels: str) -> None:
-    requests = [make_request(ids, f"r{i}", max_tokens=40, n=1 + i % 2) for i, ids in enumerate(prompts(5, 60, 21))]
+    requests = [
+        make_request(ids, f"r{i}", max_tokens=40, n=1 + i % 2, **DRAWN) for i, ids in enumerate(prompts(5, 60, 21))
+    ]
     found = []
     for has_groups in (False, True):
         engine = make_engine(folder(name), has_groups=has_groups, num_blocks=72, **KERNELS[kernels])
@@ -95,7 +100,7 @@ def test_more_sequences_live_in_the_same_pool(folder: Any) -> None:
     for has_groups in (False, True):
         engine = make_engine(folder("gemma3"), has_groups=has_groups, num_blocks=104)
         for i, ids in enumerate(prompts(6, 100)):
-            engine.add(make_request(ids, f"r{i}", max_tokens=100, ignore_eos=True))
+            engine.add(make_request(ids, f"r{i}", max_tokens=100, **DRAWN))
         run, most = Run(engine), 0
         while engine.has_work:
             run.step()
@@ -110,7 +115,7 @@ def test_more_sequences_live_in_the_same_pool(folder: Any) -> None:
 
 def test_a_sequence_holds_a_window_of_its_window_part(folder: Any) -> None:
     engine = make_engine(folder("gemma3"), has_groups=True, num_blocks=64, prefix_cache=False)
-    engine.add(make_request(prompts(1, 150)[0], max_tokens=50, ignore_eos=True))
+    engine.add(make_request(prompts(1, 150)[0], max_tokens=50, **DRAWN))
     run = Run(engine)
     while engine.has_work:
         run.step()
@@ -123,15 +128,15 @@ def test_a_prefix_is_found_where_its_window_is_there(folder: Any) -> None:
     whole = make_engine(folder("gemma3"), has_groups=False)
     engine = make_engine(folder("gemma3"), has_groups=True)
     for each in (whole, engine):
-        each.add(make_request(head, "first", max_tokens=24, ignore_eos=True))
+        each.add(make_request(head, "first", max_tokens=24, **DRAWN))
         first = drain(each).tokens["first", 0]
-        each.add(make_request([*head, *first, 5, 6, 7], "second", max_tokens=8, ignore_eos=True))
+        each.add(make_request([*head, *first, 5, 6, 7], "second", max_tokens=8, **DRAWN))
     reference, run = drain(whole), drain(engine)
     assert run.tokens == reference.tokens
     assert run.stats["second"].num_cached_tokens == reference.stats["second"].num_cached_tokens == 84
     # a prompt that leaves the first one early finds what it shares as long as that part's window is there
     other = [*head[:33], *prompts(1, 20, seed=3)[0]]
-    engine.add(make_request(other, "third"))
+    engine.add(make_request(other, "third", **DRAWN))
     assert drain(engine).stats["third"].num_cached_tokens == 32
     filler = make_request([1] * (4 * (engine.status().blocks.free + 10)), "filler")
     assert engine.reserve(filler) is not None  # window parts that were passed make room
@@ -139,8 +144,8 @@ def test_a_prefix_is_found_where_its_window_is_there(folder: Any) -> None:
     engine.abort(filler.key)
     longer = [*head, *first, 5, 6, 7, *run.tokens["second", 0], 8, 9]
     for each in (whole, engine):
-        each.add(make_request([*head[:50], 1, 2, 3], "fourth"))
-        each.add(make_request(longer, "fifth"))
+        each.add(make_request([*head[:50], 1, 2, 3], "fourth", **DRAWN))
+        each.add(make_request(longer, "fifth", **DRAWN))
     reference, run = drain(whole), drain(engine)
     assert run.tokens == reference.tokens
     assert run.stats["fourth"].num_cached_tokens == 32 < reference.stats["fourth"].num_cached_tokens == 48
@@ -151,9 +156,9 @@ def test_a_prefix_is_found_where_its_window_is_there(folder: Any) -> None:
 def test_hand_off_is_exact_between_pools_of_any_kind(folder: Any, sides: tuple[bool, bool]) -> None:
     ids = prompts(1, 90)[0]
     reference = make_engine(folder("gemma3"), has_groups=False)
-    reference.add(make_request(ids, max_tokens=30))
+    reference.add(make_request(ids, max_tokens=30, **DRAWN))
     source, target = (make_engine(folder("gemma3"), has_groups=side) for side in sides)
-    request = make_request(ids, max_tokens=30)
+    request = make_request(ids, max_tokens=30, **DRAWN)
     reservation = target.reserve(request)
     assert reservation is not None
     source.add_prefill(PrefillJob(leg="leg", token_ids=tuple(ids[:-1]), receiver="d"))
@@ -178,7 +183,7 @@ def test_drafts_change_nothing(folder: Any) -> None:
     tokens = []
     for has_groups, proposer in ((False, None), (True, NgramProposer())):
         engine = make_engine(folder("gemma3"), has_groups=has_groups, proposer=proposer)
-        engine.add(make_request(ids, max_tokens=60, ignore_eos=True))
+        engine.add(make_request(ids, max_tokens=60, **DRAWN))
         tokens.append(drain(engine).tokens)
     assert tokens[0] == tokens[1]
 
@@ -188,7 +193,7 @@ def test_any_order_of_requests_and_aborts_gives_the_same_tokens(folder: Any, see
     dice = random.Random(seed)
     wanted = [
         make_request(
-            ids[: dice.randrange(30, 110)], f"r{i}", n=dice.choice([1, 1, 2]), max_tokens=dice.randrange(1, 60)
+            ids[: dice.randrange(30, 110)], f"r{i}", n=dice.choice([1, 1, 2]), max_tokens=dice.randrange(1, 60), **DRAWN
         )
         for i, ids in enumerate(prompts(12, 110, 41, seed))
     ]
@@ -237,6 +242,31 @@ def test_tokens_are_those_of_transformers_far_behind_the_window(folder: Any) -> 
         assert drain(engine).tokens["r", 0] == greedy_reference(model, ids, 50), name
 
 
+def test_probe_sleep_and_adapters(folder: Any, tmp_path: Path) -> None:
+    prefix, fields = FAMILIES["gemma3"]
+    save_tiny(tmp_path / "base", prefix, **{**fields, "max_position_embeddings": 256})
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    save_adapter(tmp_path / "adapter", model, rank=4, targets=["q_proj", "v_proj", "down_proj"], seed=3)
+    files = read_adapter_files(tmp_path / "adapter")
+    ids, found = prompts(1, 90)[0], []
+    for has_groups in (False, True):
+        engine = make_engine(tmp_path / "base", has_groups=has_groups)
+        engine.load_adapter(files)
+        before = engine.probe()
+        engine.add(make_request(ids, "base", max_tokens=50, **DRAWN))
+        engine.add(make_request(ids, "tuned", max_tokens=50, adapter_digest=files.digest, **DRAWN))
+        tokens = drain(engine).tokens
+        assert engine.probe() == before
+        engine.sleep()
+        engine.wake()
+        assert engine.probe() == before
+        engine.add(make_request(ids, "base", max_tokens=50, **DRAWN))
+        assert drain(engine).tokens["base", 0] == tokens["base", 0]
+        found.append(tokens)
+    assert found[0] == found[1]
+    assert found[0]["base", 0] != found[0]["tuned", 0]
+
+
 def test_pages_move_as_whole_blocks_do(folder: Any) -> None:
     runner = make_engine(folder("gemma3"), has_groups=True).runner
     assert isinstance(runner, TorchRunner)
@@ -271,7 +301,7 @@ def test_packed_pages_and_the_whole_step_pass(tmp_path: Path, dtype: str, change
         assert isinstance(runner.forward, NativeForward) == ("whole_step" not in changes)
         engine = EngineCore(runner, scheduler)
         for i, ids in enumerate(prompts(3, 100, 21)):
-            engine.add(make_request(ids, f"r{i}", max_tokens=60, ignore_eos=True, num_logprobs=1))
+            engine.add(make_request(ids, f"r{i}", max_tokens=60, num_logprobs=1, **DRAWN))
         run = drain(engine)
         assert not run.errors
         found.append((run.tokens, logprobs_of(run)))
