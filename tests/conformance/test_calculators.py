@@ -19,11 +19,13 @@ from stratos.calculators.models.shape import ModelShape
 from stratos.core.kv import KvGeometry
 from stratos.engine.kv_cache.window import make_window
 from stratos.engine.memory.kv_pages import KvPages
+from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.sizing.case import Room, SizingCase
 from stratos.engine.sizing.need import DTYPE_BYTES, ModelNeed, read_need
 from stratos.engine.sizing.plan import plan_engine
 from tests.support.reference.tiny_models import FAMILIES, save_tiny
+from tests.support.worlds.engine_settings import runner_config
 from tests.support.worlds.plan_driver import load_runner
 
 BATCH, SEQ_LEN, BLOCK = 3, 41, 4
@@ -99,6 +101,21 @@ def test_a_batch_takes_the_pages_that_the_engine_allocates(folder: Path) -> None
     pages = KvPages(geometry, BATCH * blocks, torch.float32, torch.device("cpu"))
     ask = KvAsk(weights="float32", batch=BATCH, seq_len=SEQ_LEN, block_size=BLOCK, step_tokens=6)
     assert estimate_kv(shape_of(folder), ask)["kv_bytes"] == pages.tensor.nbytes
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gemma3", "gpt-oss", "olmo3", "qwen2-mixed-windows"])
+def test_on_a_cpu_window_layers_take_the_pages_that_the_engine_holds(tmp_path: Path, family: str) -> None:
+    prefix, changes = FAMILIES[family]
+    save_tiny(tmp_path, prefix, **changes)
+    scheduler = SchedulerConfig(max_num_batched_tokens=6)
+    settings = runner_config(model_path=tmp_path, block_size=BLOCK, kv_pool_bytes=2 << 20, num_threads=1)
+    runner = TorchRunner.load(settings, scheduler=scheduler)
+    groups, window, blocks = runner.info.groups, make_window(runner.info, scheduler), math.ceil(SEQ_LEN / BLOCK)
+    assert groups is not None
+    assert window is not None
+    num_pages = groups.num_full * blocks + groups.num_window * min(blocks, window.max_blocks)
+    ask = KvAsk(weights="float32", seq_len=SEQ_LEN, block_size=BLOCK, step_tokens=6, on_cpu=True)
+    assert estimate_kv(find_shape(str(tmp_path)), ask)["kv_bytes"] == num_pages * runner.pages.tensor[0].nbytes
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -36,9 +36,9 @@ from stratos.engine.adapter_pins import AdapterPins
 from stratos.engine.contract.results import BlockReservation, EngineStatus, StepResult
 from stratos.engine.contract.runner import Runner
 from stratos.engine.inspection import EngineInspection, SequenceInspection
-from stratos.engine.kv_cache.audit import LedgerAudit
 from stratos.engine.kv_cache.cache import KvCache
 from stratos.engine.kv_disk.disk_tier import make_disk_tier, no_blocks
+from stratos.engine.ledger_audit import LedgerAudit
 from stratos.engine.requests.context import EngineContext
 from stratos.engine.requests.embeddings import EmbeddingTable
 from stratos.engine.requests.generations import GenerationTable
@@ -195,8 +195,9 @@ class EngineCore:
         with self._lock:
             state = self._reservations.check_range(key, kv_range)
             self._blocks.fence(state.reserved_blocks)
+            pages = self._blocks.page_ids(state.block_table)
         try:
-            yield state.block_table
+            yield pages
         finally:
             with self._changing():
                 self._blocks.unfence(state.reserved_blocks)
@@ -249,8 +250,9 @@ class EngineCore:
                 raise ValueError(f"{kv_range} is not computed yet")
             table = list(state.sequence.block_table)
             self._blocks.fence(table)
+            pages = self._blocks.page_ids(table)
         try:
-            yield table
+            yield pages
         finally:
             with self._changing():
                 self._blocks.unfence(table)
@@ -330,7 +332,7 @@ class EngineCore:
                 num_free_batch_slots=scheduler.num_free_seqs,
                 num_reserved_output_blocks=scheduler.num_unused_budget_blocks,
                 expected_output_tokens=self._kv.admission.output_lengths.value,
-                max_window_blocks=window.max_blocks if window is not None else None,
+                max_window_blocks=None if window is None or self.info.groups else window.max_blocks,
                 cached_blocks=self._blocks.cache.blocks_by_hash(),
                 num_kept_blocks=tier.num_kept,
                 num_loading_blocks=tier.num_loading,

@@ -90,6 +90,10 @@ class Sequence:
     """Blocks of the table that were offered to the prefix cache."""
     num_released: int = 0
     """Entries of the table that are ``RELEASED``: no token sees those blocks again."""
+    num_passed: int = 0
+    """Blocks of the table, from its first one on, whose window part it does not need any more."""
+    num_spared: int = 0
+    """Whole blocks that these parts are."""
     num_planned_blocks: int = 0
     """Entries of the table that plans have carried: the runner keeps them."""
     swapped: SwappedState | None = None
@@ -150,8 +154,8 @@ class Sequence:
 
     @property
     def num_held(self) -> int:
-        """Blocks of the table that it references."""
-        return len(self.block_table) - self.num_released
+        """Whole blocks of the table that it holds."""
+        return len(self.block_table) - self.num_released - self.num_spared
 
     @property
     def held_blocks(self) -> list[int]:

@@ -112,6 +112,10 @@ class SchedulerConfig:
         """Requests may share blocks; the baselines without paging cannot."""
         return self.switches.prefix_cache and self.baseline.is_paged
 
+    def step_tokens(self, max_model_len: int) -> int:
+        """Tokens that one step computes at most."""
+        return self.token_budget if self.switches.chunked_prefill else max_model_len
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamingConfig:

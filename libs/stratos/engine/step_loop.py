@@ -228,7 +228,7 @@ class StepLoop:
             block = self._kv.blocks.allocate(1)
         if block is None:
             return
-        row = PlanRow(seq_id=-1, token_ids=(0,), start=0, block_table=tuple(block))
+        row = PlanRow(seq_id=-1, token_ids=(0,), start=0, block_table=tuple(self._kv.blocks.page_ids(block)))
         self._run_now(StepPlan(step=number, rows=(row,)))
         with self._changing():
             self._kv.blocks.release(block)

@@ -89,6 +89,8 @@ class LaunchedStep:
     number: int
     rows: list[LaunchedRow]
     copies: list[BlockCopy]
+    copied_ids: tuple[tuple[int, int], ...] = ()
+    """Their sources and destinations, as a runner knows them."""
     swaps: Swaps = field(default_factory=Swaps)
     ended: tuple[int, ...] = ()
     """Tables that the runner may forget."""
@@ -105,11 +107,10 @@ class LaunchedStep:
 
     @property
     def plan(self) -> StepPlan:
-        copies = tuple((copy.source, copy.destination) for copy in self.copies)
         return StepPlan(
             step=self.number,
             rows=tuple(launched.row for launched in self.rows),
-            copies=copies,
+            copies=self.copied_ids,
             swap_outs=tuple((copy.block, copy.slot) for copy in self.swaps.outs),
             swap_ins=tuple((copy.slot, copy.block) for copy in self.swaps.ins),
             ended=self.ended,
@@ -174,7 +175,8 @@ class StepTracker:
             launched.count_in(number)
             num_drafted += len(launched.row.verify)
         copies = self.requests.drain_copies(number, has_rows=bool(rows))
-        step = LaunchedStep(number, rows, copies, self._kv.tier.drain_swaps(), num_drafted=num_drafted)
+        copied_ids = self._kv.blocks.copied_ids((copy.source, copy.destination) for copy in copies)
+        step = LaunchedStep(number, rows, copies, copied_ids, self._kv.tier.drain_swaps(), num_drafted=num_drafted)
         if step:  # else there is no plan that could say it
             step.ended = self._kv.tables.drain_ended()
         return step

@@ -30,7 +30,7 @@ class SchedulerSwitches:
     swap_costs: bool = True
     """Off copies to and from host memory whenever there is room, even where computing is cheaper."""
     window_release: bool = True
-    """A model with a sliding window in every layer gives up KV blocks that left it; off keeps them."""
+    """KV that left the sliding windows of a model's layers is given up; off keeps it."""
     parallel_grammar_masks: bool | None = None
     """Fill the masks of structured output in threads during the forward pass; unset does so with a GPU only, since on
     CPU those threads take cores from the forward pass."""

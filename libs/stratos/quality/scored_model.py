@@ -123,7 +123,8 @@ class ScoredModel:
     def _blocks(self, slot: int, num_tokens: int) -> tuple[int, ...]:
         """Blocks of a sequence: each of the streams at once has its own run of the pool."""
         first = slot * (self._runner.info.num_blocks // MAX_STREAMS)
-        return tuple(range(first, first - (-num_tokens // self._runner.info.geometry.block_size)))
+        num_blocks = -(-num_tokens // self._runner.info.geometry.block_size)
+        return self._runner.info.pages_of(range(first, first + num_blocks))
 
 
 @dataclass(slots=True)

@@ -14,6 +14,8 @@ from stratos.calculators.memory.kv import KvAsk, estimate_kv
 from stratos.calculators.models.known import find_shape, known_models
 from stratos.calculators.published import published_gpu_memory
 from stratos.common.errors import BadRequest
+from stratos.engine.contract.kv_groups import group_layers
+from stratos.engine.kv_cache.window import PartWindow
 
 A100 = devices()["a100-80"]
 models = st.sampled_from(sorted(known_models()))
@@ -66,6 +68,20 @@ def test_windows_bound_a_sequence_and_mixed_ones_do_not() -> None:
     assert estimate_kv(mixed, KvAsk(seq_len=32_000))["sequence_bytes"] == 32_000 * 147_456
     every_second = estimate_kv(find_shape("gpt-oss-20b"), KvAsk(seq_len=131_072))["sequence_bytes"]
     assert every_second == 24 * 131_072 * 2048
+
+
+def test_mixed_windows_on_a_cpu_take_what_the_engine_counts() -> None:
+    step = KvAsk(on_cpu=True).scheduler().token_budget
+    every_fifth = ["use_sliding_window=true", "sliding_window=1024", "max_window_layers=7"]
+    for name, fields in (("gpt-oss-20b", []), ("qwen3-8b", every_fifth)):
+        shape, ask = find_shape(name, fields), KvAsk(on_cpu=True, seq_len=65_536)
+        groups = group_layers(shape.windows)
+        assert groups is not None
+        window = PartWindow(groups.window, 0, 16, step, groups.num_pages, groups.num_window)
+        sheet = estimate_kv(shape, ask)
+        page = groups.num_layers * sheet["token_layer_bytes"] * 16
+        counted = window.bounded(65_536 // 16) * groups.num_pages * page
+        assert sheet["sequence_bytes"] == pytest.approx(counted, rel=0.01)
 
 
 @given(model=models, tp=st.sampled_from([1, 2, 4, 8]), pp=st.sampled_from([1, 2, 4]))

@@ -1,7 +1,8 @@
 """KV cache of sequences of one length: what the engine's blocks take, per device of a parallel group.
 
 With windows in every layer the engine keeps a window, a step and two ends of a sequence.  Where only some layers have
-one, its blocks span all layers and keep everything; families that it does not serve are counted layer by layer.
+one, an engine on a CPU keeps those of these layers, in pages of some layers each (``engine.contract.kv_groups``); on a
+GPU its blocks span all layers and keep everything.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from stratos.calculators.memory.schemes import SCHEMES_HELP, find_scheme, kv_ele
 from stratos.calculators.models.shape import ModelShape
 from stratos.calculators.published import kv_claims
 from stratos.calculators.sheet import Sheet
+from stratos.engine.contract.kv_groups import group_layers
 from stratos.engine.settings import SchedulerConfig
 
 _TOKEN_LAYER = Formula("token_layer_bytes", "2 * kv_heads * head_dim * element_bytes")
@@ -27,6 +29,10 @@ _WINDOW_HELD = Formula(
 _SEQUENCE = Formula("sequence_bytes", "held_tokens * token_bytes")
 _MIXED = Formula(
     "sequence_bytes", "(held_tokens * full_layers + window_held_tokens * window_layers) * token_layer_bytes"
+)
+_PAGED = Formula(
+    "sequence_bytes",
+    "(held_tokens * full_pages + window_held_tokens * window_pages) * page_layers * token_layer_bytes",
 )
 _TOTAL = Formula("kv_bytes", "batch * sequence_bytes")
 _DEVICE_SHARE = Formula(
@@ -86,10 +92,14 @@ def estimate_kv(shape: ModelShape, ask: KvAsk) -> Sheet:
 def _sequence(shape: ModelShape, ask: KvAsk, held: Figure, token: Figure, layer: Figure) -> tuple[Figure, ...]:
     """Steps whose last one is the bytes of a sequence."""
     sizes = [window for window in shape.windows if window is not None]
-    if not sizes or not shape.max_window:
+    groups = group_layers(shape.windows) if ask.on_cpu and shape.is_served else None
+    if not sizes or not (shape.max_window or groups):
         return (_SEQUENCE(held_tokens=held.value, token_bytes=token.value),)
     held_by = {"held_tokens": held.value, "window": max(sizes), "block_size": ask.block_size}
     window = _WINDOW_HELD("a window, a step and two ends", step_tokens=ask.scheduler().token_budget, **held_by)
-    counts = {"full_layers": shape.num_layers - len(sizes), "window_layers": len(sizes)}
     lengths = {"held_tokens": held.value, "window_held_tokens": window.value}
+    if groups is not None:
+        pages = {"full_pages": groups.num_full, "window_pages": groups.num_window, "page_layers": groups.num_layers}
+        return window, _PAGED(**lengths, **pages, token_layer_bytes=layer.value)
+    counts = {"full_layers": shape.num_layers - len(sizes), "window_layers": len(sizes)}
     return window, _MIXED(**lengths, **counts, token_layer_bytes=layer.value)

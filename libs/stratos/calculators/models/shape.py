@@ -71,7 +71,7 @@ class ModelShape:
     adapter_features: int
     """Features in and out of every projection that takes a LoRA adapter; 0 where none is served."""
     is_served: bool
-    """The engine has the family; blocks of its cache then span all layers, also those with windows."""
+    """The engine has the family; blocks of its cache on a GPU then span all layers, also those with windows."""
     num_rotations: int = 1
     """Tables of cosines and sines: one for each way in which layers rotate."""
 

@@ -42,7 +42,7 @@ another thread than the step loop, for blocks that no launched step writes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ from stratos.core.device.payload import DevicePayload
 from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.kv import KvGeometry, KvIdentity, KvRange
 from stratos.core.requests.records import EngineRequest
+from stratos.engine.contract.kv_groups import KvGroups
 from stratos.engine.contract.plan import SampleSpec, StepPlan, StepTokens
 from stratos.engine.contract.results import WeightCheck
 
@@ -80,6 +81,8 @@ class RunnerInfo:
     """Positions that a token sees at most, up to its own, in every layer; 0: some layer sees the whole context."""
     num_sinks: int = 0
     """Tokens, where there is a window, at the beginning of a sequence that every token sees, too (StreamingLLM)."""
+    groups: KvGroups | None = None
+    """Pages of a block, where its layers lie in several; block tables then have that many entries for each block."""
     is_streaming: bool = False
     """Sequences may outgrow the context that the model was trained with (StreamingLLM)."""
     num_adapter_slots: int = 1 << 20
@@ -98,6 +101,13 @@ class RunnerInfo:
     """``Runner.probe`` and ``Runner.check_weights`` may be called, and equal bits mean a sound engine."""
     overlap: bool = False
     """The next step is planned while this one runs, where ``SchedulerSwitches.overlap`` says nothing else."""
+
+    def pages_of(self, blocks: Iterable[int]) -> tuple[int, ...]:
+        """A block table over the pool without a block manager: the pages of these blocks, side by side."""
+        if self.groups is None:
+            return tuple(blocks)
+        count = self.groups.num_pages
+        return tuple(page for block in blocks for page in range(block * count, (block + 1) * count))
 
     def handed_ids(self, request: EngineRequest) -> tuple[int, ...]:
         """Tokens that a hand-off for a request is about: its prompt, and what its only choice emitted.
@@ -145,7 +155,7 @@ class Runner(ABC):
         """Copy a range of KV out of the pages, in wire layout.
 
         Args:
-            block_table: block ids of the sequence from position 0.
+            block_table: block ids of the sequence from position 0, or those of their pages (``RunnerInfo.groups``).
             kv_range: tokens by their positions, and layers.
 
         Returns:

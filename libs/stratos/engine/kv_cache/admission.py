@@ -106,7 +106,7 @@ class KvAdmission:
 
     def _bounded(self, num_blocks: int, num_choices: int) -> int:
         """``num_blocks``, or what so many choices hold at most where their window is bounded."""
-        return num_blocks if self._window is None else min(num_blocks, num_choices * self._window.max_blocks)
+        return num_blocks if self._window is None else self._window.bounded(num_blocks, num_choices)
 
     def _check_alone(self, num_blocks: int) -> None:
         size, total = self._blocks.block_size, self._blocks.num_blocks
@@ -122,19 +122,27 @@ class KvAdmission:
             self.output_lengths.add(num_output_tokens)
 
     def admits_sequence(
-        self, sequence: Sequence, prefix: list[int], num_blocks: int, num_budgeted: int, growth: int
+        self,
+        sequence: Sequence,
+        prefix: list[int],
+        num_blocks: int,
+        num_budgeted: int,
+        growth: int,
+        num_table: int | None = None,
     ) -> bool:
         """A waiting sequence may take a table of ``num_blocks``, the cached ``prefix`` included.
 
         ``num_budgeted`` blocks are in the budgets of others and not held yet; the batch grows by ``growth`` until the
-        sequence has its next token.  The sequence's own budget is noted on it.
+        sequence has its next token.  The sequence's own budget is noted on it.  ``num_table``: blocks of its table,
+        where it holds fewer whole ones.
         """
         state = sequence.request
         resumed = state is not None and (state.has_started or state.request.is_resumed)
         expected = min(1, sequence.output_blocks) if resumed else sequence.output_blocks
         if state is not None:
-            bound = self._bounded(num_blocks + expected, 1 + len(state.pending_forks))
-            expected = max(min(1, expected), bound - num_blocks)
+            table, held = (num_blocks, num_blocks) if num_table is None else (num_table, self._bounded(num_table, 1))
+            bound = self._bounded(table + expected, 1 + len(state.pending_forks))
+            expected = max(min(1, expected), bound - held)
         sequence.budget_blocks = num_blocks + expected
         needed = max(expected, growth) if resumed else expected
         has_room = self._has_room(prefix, num_blocks, needed, num_budgeted, is_resumed=resumed)

@@ -33,6 +33,9 @@ class BlockState(enum.Enum):
 class BlockManager:
     """Reference counts and states of ``num_blocks`` blocks of ``block_size`` tokens."""
 
+    num_pages = 1
+    """Ids by which a runner knows one block."""
+
     def __init__(
         self,
         num_blocks: int,
@@ -74,6 +77,27 @@ class BlockManager:
     def is_in_use(self, block: int) -> bool:
         """A sequence or a copy references the block."""
         return self._refs[block] > 0
+
+    def page_ids(self, blocks: Sequence[int]) -> Sequence[int]:
+        """Ids by which a runner knows these blocks."""
+        return blocks
+
+    def copied_ids(self, copies: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+        """Copies of blocks, (source, destination) each, in a runner's ids."""
+        return tuple(copies)
+
+    def match(self, hashes: Sequence[bytes], first_needed: Callable[[int], int] | None = None) -> list[int]:
+        """Blocks of the longest known prefix of the chain ``hashes``.
+
+        ``first_needed``: of a number of blocks: index of the first that tokens after them see in every layer.
+        """
+        return self.cache.match(hashes)
+
+    def pass_parts(self, blocks: Iterable[int]) -> None:
+        """Take note that a holder of these blocks sees them in the layers without a window alone, from now on."""
+
+    def end_passes(self, blocks: Iterable[int]) -> None:
+        """Take note that a holder that has passed these blocks releases them next."""
 
     def allocate(self, count: int, *, reserved: bool = False) -> list[int] | None:
         """Take ``count`` blocks with one reference each, evicting cached ones; all or nothing."""

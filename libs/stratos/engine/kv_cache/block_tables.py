@@ -20,7 +20,7 @@ from stratos.engine.kv_cache.admission import KvAdmission
 from stratos.engine.kv_cache.block_manager import BlockManager
 from stratos.engine.kv_cache.fences import StepFences
 from stratos.engine.kv_cache.host_tier import HostTier
-from stratos.engine.kv_cache.window import KvWindow
+from stratos.engine.kv_cache.window import KvWindow, PartWindow
 from stratos.engine.sequence import RELEASED, Sequence
 
 
@@ -73,6 +73,8 @@ class BlockTables:
         usable = len(sequence.tokens) - (1 if sequence.job is None else 0)  # the last token of a prompt is sampled
         hashes = [] if sequence.bypasses_prefix_cache else sequence.hash_chain(usable // size, size)
         prefix = self._prefix(sequence, hashes, window)
+        if isinstance(window, PartWindow):
+            return self._build_parts(sequence, prefix.cached, window, num_budgeted, growth)
         num_blocks = self.admission.table_blocks(len(sequence.tokens)) - len(prefix.gap)
         num_blocks = num_blocks if window is None else min(num_blocks, window.max_blocks)
         if not self.admission.admits_sequence(sequence, prefix.cached, num_blocks, num_budgeted, growth):
@@ -95,10 +97,36 @@ class BlockTables:
         sequence.num_computed = prefix.num_blocks * size
         return True
 
+    def _build_parts(
+        self, sequence: Sequence, cached: list[int], window: PartWindow, num_budgeted: int, growth: int
+    ) -> bool:
+        """``build`` where only window parts are given up: what follows ``cached`` is taken step by step."""
+        num_table, num_passed = self.blocks.blocks_for(len(sequence.tokens)), window.gap(len(cached)).stop
+        seen = cached[num_passed:]
+        # what is passed costs its full pages alone, and nothing where others hold it
+        num_shared = sum(self.blocks.is_in_use(block) for block in cached[:num_passed])
+        num_known = num_shared - window.spared(num_shared)
+        num_blocks = window.bounded(num_table) - num_known
+        if not self.admission.admits_sequence(sequence, seen, num_blocks, num_budgeted, growth, num_table):
+            return False
+        sequence.budget_blocks += num_known
+        self.blocks.reference(cached)
+        taken = self.blocks.allocate(min(num_table - len(cached), window.max_blocks))
+        if taken is None:
+            self.blocks.release(cached)
+            return False
+        self.blocks.pass_parts(cached[:num_passed])
+        sequence.block_table, sequence.num_hashed = cached + taken, len(cached)
+        sequence.num_passed, sequence.num_spared = num_passed, window.spared(num_passed)
+        sequence.num_computed = len(cached) * self.blocks.block_size
+        return True
+
     def _prefix(self, sequence: Sequence, hashes: list[bytes], window: KvWindow | None) -> _Prefix:
         cache, may_wait, begin = self.blocks.cache, sequence.job is None, 0
+        if isinstance(window, PartWindow):
+            return _Prefix(0, range(0), self.blocks.match(hashes, window.needed), [], [])
         if window is None:
-            cached = cache.match(hashes)
+            cached = self.blocks.match(hashes)
         else:
             end, cached = cache.match_end(hashes, window.needed)
             begin = end - len(cached)
@@ -165,15 +193,19 @@ class BlockTables:
 
     def num_missing(self, sequence: Sequence, num_tokens: int) -> int:
         """Blocks that the sequence will hold more than now before the table covers ``num_tokens``."""
-        missing, window = self.blocks.blocks_for(num_tokens) - len(sequence.block_table), self.window_of(sequence)
+        num_blocks, window = self.blocks.blocks_for(num_tokens), self.window_of(sequence)
+        missing = num_blocks - len(sequence.block_table)
         if window is not None:
-            missing = min(missing, window.max_blocks - sequence.num_held)
+            missing = min(missing, window.bounded(num_blocks) - sequence.num_held)
         return max(0, missing)
 
     def release_passed(self, sequence: Sequence) -> None:
         """Give up the blocks that no token after the computed ones sees; a launched step may read them still."""
         window = self.window_of(sequence)
         if window is None:
+            return
+        if isinstance(window, PartWindow):
+            self._pass_parts(sequence, window)
             return
         # 40 tokens are computed, block 0 holds sinks, blocks 1 to 4 are released: entries [5, 7) have been passed
         begin = window.num_head_blocks + sequence.num_released
@@ -187,10 +219,27 @@ class BlockTables:
         sequence.num_planned_blocks = min(sequence.num_planned_blocks, window.num_head_blocks)
         self.fences.release(passed, sequence.last_plan)
 
+    def _pass_parts(self, sequence: Sequence, window: PartWindow) -> None:
+        end = min(window.first_block(sequence.num_computed), len(sequence.block_table))
+        if end > sequence.num_passed:
+            self.blocks.pass_parts(sequence.block_table[sequence.num_passed : end])
+            sequence.num_passed, sequence.num_spared = end, window.spared(end)
+
+    def share_passed(self, parent: Sequence, sequence: Sequence) -> None:
+        """A fork holds the parent's first blocks: what the parent has passed the fork has passed, too."""
+        self.blocks.pass_parts(sequence.block_table[: parent.num_passed])
+        sequence.num_passed, sequence.num_spared = parent.num_passed, parent.num_spared
+
+    def release(self, sequence: Sequence) -> None:
+        """Give up all blocks of a sequence; a launched step may use them still."""
+        self.blocks.end_passes(sequence.block_table[: sequence.num_passed])
+        self.fences.release(sequence.held_blocks, sequence.last_plan)
+        self.end(sequence)
+
     # -- what plans carry ----------------------------------------------------------------------------
 
     def plan_table(self, sequence: Sequence, num_tokens: int) -> tuple[int, tuple[int, ...]]:
-        """The table that covers ``num_tokens``, as far as no plan has carried it: where it begins, and block ids.
+        """The table that covers ``num_tokens``, as far as no plan has carried it: where it begins, and a runner's ids.
 
         A held block stands for those released, on which no kernel relies. The entries count as carried from now on.
         """
@@ -205,7 +254,7 @@ class BlockTables:
         sequence.num_planned_blocks = end
         if begin == 0:
             self._planned.add(sequence.seq_id)
-        return begin, tuple(table)
+        return begin * self.blocks.num_pages, tuple(self.blocks.page_ids(table))
 
     def plan_again(self, sequence: Sequence) -> None:
         """A plan that carried entries was taken back: the next one carries the whole table."""
@@ -217,6 +266,7 @@ class BlockTables:
             self._planned.remove(sequence.seq_id)
             self._ended.append(sequence.seq_id)
         sequence.block_table, sequence.num_released, sequence.num_planned_blocks = [], 0, 0
+        sequence.num_passed = sequence.num_spared = 0
 
     def drain_ended(self) -> tuple[int, ...]:
         """For the next plan: tables that a runner may forget."""
@@ -231,4 +281,4 @@ class BlockTables:
     def could_come_back(self, sequence: Sequence) -> bool:
         """Alone in the pool, the sequence could start from its first token again."""
         window, num_blocks = self.window_of(sequence), self.blocks.blocks_for(len(sequence.tokens))
-        return (num_blocks if window is None else min(num_blocks, window.max_blocks)) <= self.blocks.num_blocks
+        return (num_blocks if window is None else window.bounded(num_blocks)) <= self.blocks.num_blocks

@@ -16,6 +16,7 @@ from stratos.engine.kv_cache.block_manager import BlockManager
 from stratos.engine.kv_cache.block_tables import BlockTables
 from stratos.engine.kv_cache.change_log import Tier
 from stratos.engine.kv_cache.fences import StepFences
+from stratos.engine.kv_cache.grouped_blocks import GroupedBlockManager
 from stratos.engine.kv_cache.host_tier import HostTier, make_tier
 from stratos.engine.kv_cache.owners import BlockOwners
 from stratos.engine.kv_cache.pins import Pin
@@ -124,14 +125,16 @@ class KvCache:
             InvalidCheckpoint: the settings cannot be combined with StreamingLLM.
         """
         shares_prefixes = config.shares_prefixes
-        blocks = BlockManager(
+        make_blocks = BlockManager if info.groups is None else partial(GroupedBlockManager, groups=info.groups)
+        blocks = make_blocks(
             info.num_blocks,
             info.geometry.block_size,
             enable_prefix_cache=shares_prefixes,
             max_cache_changes=config.max_cache_changes,
             max_pinned_ratio=config.max_pinned_ratio,
         )
-        tier, window = make_tier(info, config, blocks, clock, is_fenced=is_fenced), make_window(info, config)
+        tier = make_tier(info, config, blocks, clock, is_fenced=is_fenced)
+        window = make_window(info, config, is_fenced=is_fenced)
         admission = KvAdmission(
             blocks,
             watermark=config.kv_watermark,

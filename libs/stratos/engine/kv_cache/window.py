@@ -6,6 +6,9 @@ sinks and the one where the next token's window begins may be given up.  Block t
 a block given up is ``RELEASED``, and ``Sequence.num_released`` counts them.  A released block with a name stays in the
 prefix cache until it is evicted.
 
+Where some layers see the whole context and others a window (``contract.kv_groups``), blocks stay in their tables and
+only their window parts are given up: ``Sequence.num_passed`` counts those, from the first block on.
+
 Owns arithmetic only; the scheduler releases.  Prefill jobs and inputs to embed keep all their blocks.
 """
 
@@ -52,8 +55,35 @@ class KvWindow:
         begin = min(num_blocks, self.num_head_blocks)
         return range(begin, max(begin, min(num_blocks, self.first_block(num_blocks * self.block_size))))
 
+    def bounded(self, num_blocks: int, num_choices: int = 1) -> int:
+        """Blocks that so many choices, with tables of ``num_blocks`` together, hold at most."""
+        return min(num_blocks, num_choices * self.max_blocks)
 
-def make_window(info: RunnerInfo, config: SchedulerConfig) -> KvWindow | None:
+    def at_once(self, num_prompt_blocks: int, num_blocks: int) -> int:
+        """Blocks that the pool must have for a prompt, which a hand-off carries whole, and all that follows it."""
+        return num_prompt_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class PartWindow(KvWindow):
+    """The window of the layers that have one; whole blocks are counted."""
+
+    num_pages: int
+    num_window: int
+    """Pages of a block, and of its window part."""
+
+    def spared(self, num_passed: int) -> int:
+        """Blocks that the pages of so many window parts are."""
+        return num_passed * self.num_window // self.num_pages
+
+    def bounded(self, num_blocks: int, num_choices: int = 1) -> int:
+        return num_blocks - self.spared(max(0, num_blocks - num_choices * self.max_blocks))
+
+    def at_once(self, num_prompt_blocks: int, num_blocks: int) -> int:
+        return max(num_prompt_blocks, self.bounded(num_blocks))
+
+
+def make_window(info: RunnerInfo, config: SchedulerConfig, *, is_fenced: bool = False) -> KvWindow | None:
     """The window of an engine, where there is one and blocks may be given up.
 
     Raises:
@@ -61,7 +91,11 @@ def make_window(info: RunnerInfo, config: SchedulerConfig) -> KvWindow | None:
     """
     if info.is_streaming and not config.baseline.is_paged:
         raise InvalidCheckpoint("attention_window needs the paged KV cache: the baselines without it bound nothing")
-    if not (info.window and config.switches.window_release and config.baseline.is_paged):
+    if not (config.switches.window_release and config.baseline.is_paged):
         return None
-    step_tokens = config.token_budget if config.switches.chunked_prefill else info.max_model_len
-    return KvWindow(info.window, info.num_sinks, info.geometry.block_size, step_tokens)
+    tokens, size = config.step_tokens(info.max_model_len), info.geometry.block_size
+    if info.groups is not None:
+        if is_fenced:
+            return None  # a launched step may see what its sequence has passed
+        return PartWindow(info.groups.window, 0, size, tokens, info.groups.num_pages, info.groups.num_window)
+    return KvWindow(info.window, info.num_sinks, size, tokens) if info.window else None

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.kv import KvGeometry, KvRange
+from stratos.engine.contract.kv_groups import KvGroups
 from stratos.engine.memory.copies import to_device
 from stratos.engine.memory.huge_pages import zeroed_bytes
 from stratos.engine.memory.kv_codes import KvCodes
@@ -30,13 +31,15 @@ KEY_GROUP = 16
 """Tokens of a block whose packed keys lie side by side; GROUP_KEYS of native/packed_keys.h."""
 
 
-def num_blocks_for(geometry: KvGeometry, pool_bytes: int) -> int:
-    """Blocks that fit into ``pool_bytes``.
+def num_blocks_for(geometry: KvGeometry, pool_bytes: int, groups: KvGroups | None = None) -> int:
+    """Blocks that fit into ``pool_bytes``; of several pages they may be larger than their layers.
 
     Raises:
         InvalidCheckpoint: not a single one.
     """
     block_bytes = geometry.token_bytes * geometry.block_size
+    if groups is not None:
+        block_bytes = block_bytes // geometry.num_layers * groups.num_layers * groups.num_pages
     if pool_bytes < block_bytes:
         raise InvalidCheckpoint(
             f"kv_pool_bytes={pool_bytes} holds no KV block of this model; set it to a multiple of {block_bytes}"

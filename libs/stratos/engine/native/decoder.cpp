@@ -17,6 +17,7 @@ struct Layer {  // mirrored by native/structures.py
     const void *qk_norm, *whole_q_norm, *whole_k_norm;
     Linear qkv, output, gate_up, down;
     int64_t window, rope;
+    int64_t column, place;  // of the layer's pages: which of the steps, and the layer in them
 };
 
 struct Model {  // mirrored by native/structures.py
@@ -29,13 +30,13 @@ struct Model {  // mirrored by native/structures.py
 };
 
 struct Pass {  // mirrored by native/structures.py
-    Step *step;
+    Step *step;  // [num_steps], one for each column of layers; they differ in tables, slots and sinks
     const int64_t *token_ids, *positions, *sampled;  // sampled: places of the tokens whose logits are wanted
     void *residual, *x, *wide, *narrow;              // [tokens, hidden] twice, [tokens, widest linear] twice
     float *cos, *sin;                                // [ropes, tokens, head_dim]
     float *logits;                                   // [num_sampled, columns of the head]
     uint8_t *is_finite;                              // [tokens]
-    int64_t num_sampled, threads;
+    int64_t num_sampled, threads, num_steps;
 };
 
 static int64_t element_bytes(const Model *m) { return m->dtype ? 2 : 4; }
@@ -93,12 +94,12 @@ static void region_layer(const Model *m, const Pass *p, int64_t index) {
     const Layer *l = m->layers + index;
     const int dtype = (int)m->dtype;
     const int64_t rows = p->step->num_tokens;
-    Step step = *p->step;  // each thread's own: layers differ in their rotation
+    Step step = p->step[l->column];  // each thread's own: layers differ in their rotation
     step.cos += l->rope * rows * step.head_dim;
     step.sin += l->rope * rows * step.head_dim;
     region_linear(dtype, &l->qkv, region_input(m, p, l->before_attention, index > 0), p->wide, rows, false);
     if (l->whole_q_norm) region_whole_norms(m, p, l);
-    region_attention(&step, index, l->window, p->wide, p->narrow, l->qk_norm);
+    region_attention(&step, l->place, l->window, p->wide, p->narrow, l->qk_norm);
     region_linear(dtype, &l->output, p->narrow, p->x, rows, false);
     region_result(m, p, l->after_attention);
     region_linear(dtype, &l->gate_up, region_input(m, p, l->before_mlp, true), p->wide, rows, false);
@@ -129,9 +130,11 @@ int64_t stratos_pass_bytes(void) { return sizeof(Layer) + sizeof(Model) + sizeof
 // Plans the step, runs all layers and writes KV.  residual gets the hidden states before the last norm.
 void stratos_forward(const Model *m, Pass *p) {
     int threads = products(m, p) < SERIAL_WORK ? 1 : (int)p->threads;
-    p->step->cos = p->cos;
-    p->step->sin = p->sin;
-    stratos_plan(p->step);
+    for (int64_t i = 0; i < p->num_steps; i++) {
+        p->step[i].cos = p->cos;
+        p->step[i].sin = p->sin;
+        stratos_plan(p->step + i);
+    }
 #pragma omp parallel num_threads(threads)
     {
         region_inputs(m, p);

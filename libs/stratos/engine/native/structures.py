@@ -53,6 +53,8 @@ class LayerWeights(ctypes.Structure):
         *((name, LinearWeight) for name in LINEARS),
         ("window", c_int64),
         ("rope", c_int64),
+        ("column", c_int64),
+        ("place", c_int64),
     )
 
 
@@ -76,6 +78,7 @@ class ForwardPass(ctypes.Structure):
         *((name, c_void_p) for name in ("residual", "x", "wide", "narrow", "cos", "sin", "logits", "is_finite")),
         ("num_sampled", c_int64),
         ("threads", c_int64),
+        ("num_steps", c_int64),
     )
 
 

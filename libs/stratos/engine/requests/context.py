@@ -40,9 +40,11 @@ class EngineContext:
             raise ContextLengthExceeded(
                 f"{num_tokens + num_output} tokens do not fit the context of {self.info.max_model_len}"
             )
-        num_tokens += num_output if self.kv.tables.window is None else 0
-        if self.kv.blocks.blocks_for(num_tokens) > self.kv.blocks.num_blocks:
+        blocks, window = self.kv.blocks, self.kv.tables.window
+        num_prompt_blocks, num_blocks = blocks.blocks_for(num_tokens), blocks.blocks_for(num_tokens + num_output)
+        if (num_blocks if window is None else window.at_once(num_prompt_blocks, num_blocks)) > blocks.num_blocks:
             capacity = self.kv.blocks.num_blocks * self.kv.blocks.block_size
+            num_tokens += num_output if window is None else 0
             raise ContextLengthExceeded(f"{num_tokens} tokens do not fit the KV pool of {capacity} tokens")
 
     def root(self, adapter_digest: str, cache_salt: bytes) -> bytes:
@@ -55,7 +57,7 @@ class EngineContext:
 
     def num_cached_blocks(self, hashes: list[bytes]) -> int:
         """Blocks of the chain that the tiers hold for a hand-off to start from."""
-        num_blocks, tier = len(self.kv.blocks.cache.match(hashes)), self.kv.tier
+        num_blocks, tier = len(self.kv.blocks.match(hashes)), self.kv.tier
         hosted = tier.match(hashes[num_blocks:], may_wait=False)
         tier.unmatch(hosted)
         return num_blocks + len(hosted)

@@ -272,6 +272,7 @@ class GenerationTable:
                 sequence.awaits_copy = True
             sequence.block_hashes = parent.block_hashes[:num_shared]
             sequence.block_table, sequence.num_released = shared + private, parent.num_released
+            self._kv.tables.share_passed(parent, sequence)
             tail = self._kv.admission.own_tail_blocks(sequence)
             sequence.budget_blocks = sequence.num_held + sequence.output_blocks + tail
             parent.budget_blocks -= sequence.output_blocks + len(private) + tail

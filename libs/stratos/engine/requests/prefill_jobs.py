@@ -63,7 +63,7 @@ class PrefillJobTable:
         """Hold the cached blocks of a job that computes nothing."""
         sequence, blocks = state.sequence, self._context.kv.blocks
         hashes = sequence.hash_chain(len(sequence.tokens) // blocks.block_size, blocks.block_size)
-        cached = blocks.cache.match(hashes) if self._context.config.shares_prefixes else []
+        cached = blocks.match(hashes) if self._context.config.shares_prefixes else []
         blocks.reference(cached)
         sequence.block_table, sequence.num_hashed = cached, len(cached)
         sequence.num_computed = len(cached) * blocks.block_size

@@ -40,7 +40,7 @@ class ReservationTable:
             return None
         token_ids = context.info.handed_ids(request)
         hashes = context.prompt_hashes(token_ids, request.terms.adapter.digest, request.terms.cache_salt)
-        prefix = blocks.cache.match(hashes)
+        prefix = blocks.match(hashes)
         num_tokens = len(token_ids) - 1
         num_blocks = self._kv.admission.table_blocks(num_tokens)
         scheduler = context.scheduler

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,20 +13,23 @@ from torch import Tensor
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.kv import KvGeometry
 from stratos.engine.attention.backend import AttentionBackend
+from stratos.engine.attention.grouped import GroupedAttention
 from stratos.engine.attention.native import MAX_HEAD_DIM, NativePagedAttention, key_unit
 from stratos.engine.attention.paged import TorchPagedAttention
 from stratos.engine.attention.scores import PLAIN_SCORES, ScoreOptions
 from stratos.engine.attention.tiled import TorchTiledAttention
 from stratos.engine.checkpoint.families.options import DecoderOptions
+from stratos.engine.contract.kv_groups import KvGroups
 from stratos.engine.layers.exact_ops import ExactTorchOps
 from stratos.engine.layers.linear import LinearFactory
 from stratos.engine.layers.native_ops import NativeOps
 from stratos.engine.layers.ops import LayerOps, TorchOps
+from stratos.engine.memory.grouped_pages import GroupedPages, choose_groups
 from stratos.engine.memory.kv_codes import KV_CODES, KvCodes
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.native.library import NativeLibrary, NativeLibraryUnusable, load_native
 from stratos.engine.sampling.native_sampler import NativeSampler
-from stratos.engine.settings import RunnerConfig
+from stratos.engine.settings import RunnerConfig, SchedulerConfig
 
 PDL_CAPABILITY, FP8_CAPABILITY = (9, 0), (8, 9)
 """Compute capabilities from which on a GPU has programmatic dependent launch (Hopper), and e4m3 (Ada)."""
@@ -106,6 +110,9 @@ class Kernels:
         Raises:
             InvalidCheckpoint: Triton's kernels have no capped scores and no sinks of heads.
         """
+        if isinstance(pages, GroupedPages):
+            make = partial(self._on_cpu, pages, num_heads, dtype=dtype)
+            return GroupedAttention(pages.groups, pages.geometry.block_size, windows, scores, make)
         if self.is_triton and not scores.is_plain:
             raise InvalidCheckpoint("this model caps its scores or has sinks: it runs on a CPU, not yet on a GPU")
         if self.is_triton:
@@ -123,11 +130,29 @@ class Kernels:
                 has_pdl=self.has_pdl,
                 scores=scores,
             )
+        return self._on_cpu(pages, num_heads, windows, scores, dtype)
+
+    def _on_cpu(
+        self,
+        pages: KvPages,
+        num_heads: int,
+        windows: Sequence[int | None],
+        scores: ScoreOptions,
+        dtype: torch.dtype,
+    ) -> AttentionBackend:
         library = self.attending(pages.geometry.head_dim)
         if library is not None:
             return NativePagedAttention(library, pages, num_heads, windows, dtype, scores)
         kernel = TorchTiledAttention if self.is_exact else TorchPagedAttention
         return kernel(pages, num_heads, windows, dtype, scores)
+
+
+def choose_pages(
+    windows: tuple[int | None, ...], config: RunnerConfig, scheduler: SchedulerConfig | None, device: torch.device
+) -> tuple[KvGroups | None, Callable[..., KvPages]]:
+    """Pages of a block, where they are several, and what makes the pool; arguments as of ``choose_groups``."""
+    groups = choose_groups(windows, config, scheduler, device)
+    return groups, KvPages if groups is None else partial(GroupedPages, groups)
 
 
 def score_options(options: DecoderOptions, sinks: Tensor | None) -> ScoreOptions:

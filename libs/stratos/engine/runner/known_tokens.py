@@ -44,7 +44,7 @@ class KnownTokens:
         self._info, self._forward, self._device = info, forward, device
         self._token_ids = tuple((2 * i + 1) * info.vocab_size // (2 * NUM_TOKENS) for i in range(NUM_TOKENS))
         each = num_spare_blocks(info.geometry.block_size) // 2
-        self._tables = [tuple(range(begin, begin + each)) for begin in (first_block, first_block + each)]
+        self._tables = [info.pages_of(range(begin, begin + each)) for begin in (first_block, first_block + each)]
         self._is_kept = False
 
     def forget(self) -> None:

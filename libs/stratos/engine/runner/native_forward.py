@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stratos.engine.attention.backend import AttentionBackend
-from stratos.engine.attention.native import NativePagedAttention
+from stratos.engine.attention.backend import AttentionBackend, RowSpan
+from stratos.engine.attention.grouped import GroupedAttention
+from stratos.engine.attention.native import NativePagedAttention, NativeStep
 from stratos.engine.layers.linear import Linear
 from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.native_linear import NativeProduct
@@ -26,6 +27,7 @@ from stratos.engine.native.library import NativeLibrary
 from stratos.engine.native.structures import (
     ACTIVATION_CODES,
     DTYPE_CODES,
+    AttentionStep,
     ForwardPass,
     LayerWeights,
     LinearWeight,
@@ -40,14 +42,17 @@ def make_forward(
 ) -> Forward:
     """The pass in one call where it is wanted and every part of the model has a kernel, else the layered one."""
     layered = LayeredForward(decoder, attention)
-    if not is_whole or library is None or not isinstance(attention, NativePagedAttention):
+    parts = attention.backends if isinstance(attention, GroupedAttention) else [attention]
+    columns = [part for part in parts if isinstance(part, NativePagedAttention)]
+    if not is_whole or library is None or len(columns) < len(parts):
         return layered
     linears = [linear for layer in decoder.layers for linear in _linears(layer)]
     if decoder.lm_head is not None:
         linears.append(decoder.lm_head)
     if not isinstance(decoder.ops, NativeOps) or not all(isinstance(linear, NativeProduct) for linear in linears):
         return layered
-    return NativeForward(library, decoder, attention, layered)
+    groups = attention if isinstance(attention, GroupedAttention) else None
+    return NativeForward(library, decoder, columns, layered, groups)
 
 
 def _linears(layer: DecoderLayer) -> list[Linear | None]:
@@ -69,14 +74,21 @@ class NativeForward(Forward):
     Args:
         library: the compiled kernels.
         decoder: the model; kept, since the kernels read its weights.
-        attention: over the pages.
+        columns: attention over the pages of each column of layers.
         layered: computes steps with adapters.
+        groups: what the columns are of, where they are several.
     """
 
     def __init__(
-        self, library: NativeLibrary, decoder: Decoder, attention: NativePagedAttention, layered: LayeredForward
+        self,
+        library: NativeLibrary,
+        decoder: Decoder,
+        columns: list[NativePagedAttention],
+        layered: LayeredForward,
+        groups: GroupedAttention | None = None,
     ) -> None:
-        self._library, self._decoder, self._attention, self._layered = library, decoder, attention, layered
+        self._library, self._decoder, self._layered = library, decoder, layered
+        self._columns, self._groups = columns, groups
         config, options, first = decoder.config, decoder.config.options, decoder.layers[0]
         assert isinstance(first.mlp, GatedMlp)
         ropes = decoder.rotaries
@@ -85,7 +97,10 @@ class NativeForward(Forward):
         self._set_tables([rotary for rotary in ropes if isinstance(rotary, RotaryTable)])
         inner = _argument(first.mlp.down).k
         self._layers = (LayerWeights * config.num_layers)(
-            *(_layer(layer, window) for layer, window in zip(decoder.layers, config.windows, strict=True))
+            *(
+                _layer(layer, window, (0, index) if groups is None else groups.places[index])
+                for index, (layer, window) in enumerate(zip(decoder.layers, config.windows, strict=True))
+            )
         )
         self._model = ModelWeights(
             layers=ctypes.addressof(self._layers),
@@ -121,11 +136,13 @@ class NativeForward(Forward):
             self._logits = np.empty((num_sampled, self._model.head.stride), dtype=np.float32)
         sampled = np.arange(num_tokens) if inputs.sampled_tokens is None else inputs.sampled_tokens.numpy()
         is_finite = np.empty(num_tokens, dtype=np.bool_)
-        step = self._attention.unplanned(inputs.spans)
-        step.arguments.norm_eps = self._decoder.config.rms_norm_eps
-        step.arguments.norm_offset = self._decoder.config.options.norm_offset
+        steps = self._steps(inputs.spans)
+        for step in steps:
+            step.arguments.norm_eps = self._decoder.config.rms_norm_eps
+            step.arguments.norm_offset = self._decoder.config.options.norm_offset
         arguments = self._buffers.arguments
-        arguments.step = ctypes.addressof(step.arguments)
+        columns = (AttentionStep * len(steps))(*(step.arguments for step in steps))
+        arguments.step, arguments.num_steps = ctypes.addressof(columns), len(steps)
         positions = inputs.positions
         if self._on_demand is not None:  # the step's own rows are the table
             rope, positions = self._on_demand.rows(positions), torch.arange(num_tokens)
@@ -138,13 +155,18 @@ class NativeForward(Forward):
         logits = self._decoder.finished(torch.from_numpy(self._logits[:num_sampled])) if num_sampled else None
         return ForwardResult(self._buffers.residual, logits, is_finite)
 
+    def _steps(self, rows: list[RowSpan]) -> list[NativeStep]:
+        if self._groups is None:
+            return [self._columns[0].unplanned(rows)]
+        return [column.unplanned(self._groups.column(rows, index)) for index, column in enumerate(self._columns)]
+
     def _set_tables(self, ropes: Sequence[RotaryTable | RopeRows]) -> None:
         """Let the model's rotations be ``ropes``, in order."""
         for index, rope in enumerate(ropes):
             self._tables[0][index], self._tables[1][index] = rope.cos.data_ptr(), rope.sin.data_ptr()
 
 
-def _layer(layer: DecoderLayer, window: int | None) -> LayerWeights:
+def _layer(layer: DecoderLayer, window: int | None, place: tuple[int, int]) -> LayerWeights:
     qkv, output, gate_up, down = _linears(layer)
     whole = layer.whole_qk_norm or (None, None)
     return LayerWeights(
@@ -161,6 +183,8 @@ def _layer(layer: DecoderLayer, window: int | None) -> LayerWeights:
         down=_argument(down),
         window=window or 0,
         rope=layer.rope,
+        column=place[0],
+        place=place[1],
     )
 
 

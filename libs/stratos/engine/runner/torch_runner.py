@@ -41,7 +41,7 @@ from stratos.engine.memory.kv_pages import KvPages, num_blocks_for
 from stratos.engine.models.reloading import Decoder, ReloadableWeights
 from stratos.engine.runner.device_room import room_of
 from stratos.engine.runner.forward import Forward, LayeredForward
-from stratos.engine.runner.kernels import choose_kernels, score_options
+from stratos.engine.runner.kernels import choose_kernels, choose_pages, score_options
 from stratos.engine.runner.known_tokens import NUM_TOKENS, KnownTokens, num_spare_blocks
 from stratos.engine.runner.native_forward import make_forward
 from stratos.engine.runner.numerics import libraries_of, numerics_id, promise
@@ -155,7 +155,8 @@ class TorchRunner(Runner):
         codes = kernels.kv_codes
         kv_dtype = torch.float8_e4m3fn if kernels.has_fp8_kv else dtype if codes is None else torch.uint8
         geometry = _geometry(model, config.block_size, kv_dtype, codes.scale_bytes if codes else 0)
-        num_blocks = num_blocks_for(geometry, config.kv_pool_bytes)
+        groups, make_pages = choose_pages(model.windows, config, None if streams else scheduler, target)
+        num_blocks = num_blocks_for(geometry, config.kv_pool_bytes, groups)
         key_unit = streams.key_unit(kernels, geometry, dtype) if streams else kernels.key_unit(geometry, dtype)
         # A team of threads that waits for cores stops the streams of other processes; one thread loads as well.  At
         # the same time the system clears the pool's memory, for a thread that may run where this one may: on the same
@@ -163,7 +164,7 @@ class TorchRunner(Runner):
         with ThreadPoolExecutor(1, "kv-pool") as pool_thread, one_thread():
             num_spare = num_spare_blocks(config.block_size) if target.type == "cpu" else 0
             making_pages = pool_thread.submit(
-                KvPages, geometry, num_blocks, kv_dtype, target, key_unit, codes, num_spare
+                make_pages, geometry, num_blocks, kv_dtype, target, key_unit, codes, num_spare=num_spare
             )
             with linear.memory.noting():
                 decoder = Decoder(model, reader, linear, kernels.ops, target, streams.rotary if streams else None)
@@ -206,6 +207,7 @@ class TorchRunner(Runner):
             page_layout=pages.layout,
             window=model.max_window,
             num_sinks=config.streaming.attention_sinks,
+            groups=groups,
             is_streaming=streams is not None,
             num_adapter_slots=config.max_resident_adapters,
             step_weight_bytes=need.read_bytes(config.dtype),
@@ -233,7 +235,7 @@ class TorchRunner(Runner):
         runner.forward = make_forward(decoder, attention, kernels.library, is_whole=config.kernels.whole_step)
         if info.can_probe:
             runner._known = KnownTokens(info, runner.forward, info.num_blocks, target)
-            runner._sums = WeightSums({"model": decoder, "scores": scores})
+            runner._sums = WeightSums({"model": decoder, "scores": getattr(attention, "scores", scores)})
         runner.sampler = kernels.sampler(config, info.eos_token_ids, info.vocab_size) or runner.sampler
         if threads is not None:
             # Bits that may depend on the number of threads must not change in the middle of a sequence.

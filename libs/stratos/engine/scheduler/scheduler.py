@@ -116,8 +116,7 @@ class Scheduler:
 
     def free_blocks(self, sequence: Sequence) -> None:
         """Release the blocks of a sequence; it would start from its first token again."""
-        self._kv.fences.release(sequence.held_blocks, sequence.last_plan)
-        self._tables.end(sequence)
+        self._tables.release(sequence)
         sequence.epoch += 1
         sequence.num_computed = sequence.num_in_flight = sequence.num_unknown = 0
         sequence.num_hashed = sequence.num_draft_blocks = 0
