@@ -7,10 +7,12 @@ import gc
 import json
 import time
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from stratos.core.ledger.entry import LedgerEntry
 from stratos.core.tenancy.plan import BATCH
+from stratos.core.tenant import Tenant
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.usage_reader import UsageReader
 from stratos.store.records.settings import RecordStoreConfig
@@ -77,6 +79,27 @@ async def test_bodies_that_drip_do_not_shut_the_door_for_others() -> None:
             assert (await urgent.answer())[0] == 200
         dripping[0].writer.write(BODY[-1:])
         assert (await dripping[0].answer())[0] == 200, "the others go on"
+
+
+async def test_as_many_bodies_as_there_are_places_drip_from_four_tenants_and_a_premium_request_is_served() -> None:
+    """With the bounds that are set where none are given."""
+    async with gateway_world() as world, AsyncExitStack() as stack:
+        keys = [f"sk-batch-{number}" for number in range(4)]
+        for key in keys:
+            plan = replace(PLAN, priority_class=BATCH.priority_class)
+            world.keys.tenants[key] = Tenant(name=key, cache_salt=key.encode(), plan=plan, key_id=key)
+        dripping = [await stack.enter_async_context(Client(world)) for _ in range(512)]
+        for number, client in enumerate(dripping):
+            client.writer.write(head(len(BODY), keys[number % 4]) + BODY[:-1])
+        await eventually(lambda: world.metric("stratos_request_bodies_open") == 512, "all are on their way")
+        for piece in (len(BODY), len(BODY) - 1):  # whole with its head, and in two parts
+            async with Client(world) as urgent:
+                urgent.writer.write(head(len(BODY), OTHER_KEY) + BODY[:piece])
+                if piece < len(BODY):
+                    assert (await dripping[-1].answer())[0] == 503, "the newest gave way"
+                    urgent.writer.write(BODY[piece:])
+                assert (await urgent.answer())[0] == 200
+        assert world.metric("stratos_request_bodies_open") == 511
 
 
 def dicts_with(name: str, text: str) -> int:
