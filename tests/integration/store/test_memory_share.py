@@ -72,6 +72,7 @@ async def test_keys_suspensions_and_limits_have_room_when_the_ledger_has_none(fu
     assert (await leases.lease([ASK], 3.0)).grants[0].held > 0
 
 
+@pytest.mark.slow
 async def test_a_ledger_without_a_share_leaves_no_room_for_keys(full: Full) -> None:
     """The defect that the test before is there for, planted."""
     full.ledger = LedgerStore(full.store.redis, CONFIG, share=MemoryShare(full.store.redis, 2.0, full.clock))
