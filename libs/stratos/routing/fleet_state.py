@@ -116,10 +116,11 @@ class FleetState:
                 _log.info("worker %s at %s was discovered", worker_id, member.address)
                 self._records[worker_id] = _Record(member, self._settings)
 
-    def on_status(self, worker_id: str, status: WorkerStatus, now: float) -> None:
+    def on_status(self, worker_id: str, status: WorkerStatus, now: float) -> bool:
+        """A worker reports; whether what placements depend on may have changed, by its version."""
         record = self._records.get(worker_id)
         if record is None:
-            return
+            return False
         self.version += 1
         last, incarnation = record.liveness.status, status.ref.incarnation
         record.liveness.on_status(status, now)
@@ -131,6 +132,7 @@ class FleetState:
             self._by_incarnation.setdefault(incarnation, {})[worker_id] = record
         self._changed[incarnation] = None
         self._note(record, now)
+        return last is None or (last.ref.incarnation, last.version) != (incarnation, status.version)
 
     def on_lost(self, worker_id: str, now: float) -> None:
         """The status stream of a worker broke."""

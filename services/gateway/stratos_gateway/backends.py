@@ -196,10 +196,10 @@ async def open_backends(
     files, batches = None, None
     if platform is not None and objects is not None and settings.files.tenant_bytes:
         most = FileBounds(tenant_bytes=settings.files.tenant_bytes, tenant_files=settings.files.tenant_files)
-        files = FileStore(redis, settings.records, most, sub_keys.find, objects, share.check, store_id)
+        files = FileStore(redis, settings.records, most, sub_keys.find, objects, share.check, store_id, follower.unix_s)
         tasks["file-objects"] = ObjectSweep(files, settings.files.sweep_s).run
         most_batches = settings.batches.tenant_batches
-        batches = BatchStore(redis, settings.records, files, name, most_batches, store_id)
+        batches = BatchStore(redis, settings.records, files, name, most_batches, store_id, follower.unix_s)
     largest = None
     if num_series := settings.observe.max_tenant_series:
         look_s = settings.observe.tenant_series_interval_s
@@ -268,6 +268,7 @@ async def open_backends(
         snapshot_text=SnapshotCopies(follower).text,
         first_look=first_look,
         on_change=follower.on_change,
+        unix_s=follower.unix_s,
         on_departure=departed.on_departure,
         model_arrivals=shelf.wait_for,
         not_ready_reason=lambda: follower.not_ready_reason() or shelf.not_ready_reason(),

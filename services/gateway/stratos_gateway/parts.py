@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -120,6 +121,8 @@ class Backends:
     """Takes what is to be called whenever tenants, keys, adapters or blocks have changed."""
     on_departure: Callable[[Callable[[str], None]], None] = lambda listener: None
     """Takes what is to be called with the id of each tenant that was deleted."""
+    unix_s: Callable[[], float] = time.time
+    """Seconds since the epoch by the one clock of all gateways: what one of them dates, another may judge."""
     not_ready_reason: Callable[[], str] = lambda: ""
     """Why no request can be served with what they know; quick, thread-safe."""
 

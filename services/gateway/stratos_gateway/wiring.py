@@ -6,7 +6,6 @@ row in ``preparation/dialects.py``.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -93,7 +92,7 @@ def steps(parts: GatewayParts) -> list[Step]:
         *([] if (evidence := parts.backends.rollouts) is None else [RolloutStep(evidence)]),
         *([] if billing is None else [AccountStep(billing.meter)]),
         *([] if parts.streams is None else [StreamStep(_stream_join(parts, parts.streams))]),
-        *([] if redemptions is None else [ContinuationStep(redemptions, time.time, parts.metrics)]),
+        *([] if redemptions is None else [ContinuationStep(redemptions, parts.backends.unix_s, parts.metrics)]),
         LineStep(),
     ]
 
@@ -111,7 +110,8 @@ def generation_sources(parts: GatewayParts) -> list[Source[ChunkOutput]]:
 
 def _stream_join(parts: GatewayParts, desk: StreamDesk) -> StreamJoin:
     workers = WorkersSource(parts.fleet, parts.admission)
-    return StreamJoin(desk, workers, parts.settings.streams, parts.metrics, parts.queued.set)
+    streams, unix_s = parts.settings.streams, parts.backends.unix_s
+    return StreamJoin(desk, workers, streams, parts.metrics, parts.queued.set, unix_s)
 
 
 def preparation_tools(parts: GatewayParts, catalogue: ModelCatalogue, kept: Responses) -> PreparationTools:
@@ -122,6 +122,7 @@ def preparation_tools(parts: GatewayParts, catalogue: ModelCatalogue, kept: Resp
         prompts=PromptRenderer(parts.backends.content),
         watermarks=read_policy(settings.watermark),
         responses=kept,
+        wall_clock=parts.backends.unix_s,
         is_metered=parts.billing is not None,
         continuations=parts.backends.continuations,
         kv_key=parts.backends.kv_key,
@@ -137,7 +138,8 @@ def build_endpoints(parts: GatewayParts, edge: Edge, tools: PreparationTools) ->
     vectors = VectorSource(
         parts.fleet, parts.admission, parts.embeddings, settings.requests.embedding_timeout_s, settle
     )
-    embedding, streams = EmbeddingPreparer(catalogue, parts.metrics.tenants.label_of), parts.backends.streams
+    embedding = EmbeddingPreparer(catalogue, parts.metrics.tenants.label_of, parts.backends.unix_s)
+    streams = parts.backends.streams
     begun = no_record if streams is None else BegunAnswers(streams)
     chooser = ModelChooser(parts.backends.choices, catalogue.resolve, parts.backends.choice_affinity)
     chains = Chains(catalogue.resolve, chooser, parts.metrics)
@@ -217,7 +219,14 @@ def build_gateway(
         if backends.continuations is not None and backends.redemptions is not None:
             returns = TokenReturns(backends.continuations, backends.redemptions)
         background = BackgroundRuns(
-            backends.streams, backends.recall, recorded, app.exchanges, settings.streams, parts.queued, returns
+            backends.streams,
+            backends.recall,
+            recorded,
+            app.exchanges,
+            settings.streams,
+            parts.queued,
+            returns,
+            backends.unix_s,
         )
     calls = LineCalls({path: found for path, found in endpoints.items() if isinstance(found, Endpoint)}, app.exchanges)
     return BuiltGateway(app, background, batch_runs(parts, calls), calls)

@@ -103,9 +103,9 @@ class PlacementLoop:
         self.wake()
 
     def on_status(self, worker_id: str, status: WorkerStatus) -> None:
-        """A worker reports."""
-        self.dispatcher.on_status(worker_id, status, self._clock.now())
-        self.wake()
+        """A worker reports; one whose version is the same as before has no more room, and the next tick looks at it."""
+        if self.dispatcher.on_status(worker_id, status, self._clock.now()):
+            self.wake()
 
     def exchange_convictions(self, update: ConvictionUpdate) -> ConvictionUpdate:
         """Take over what a gateway knows, refuse what waits of it, and answer with what the gateway has not seen."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import DependencyDown
@@ -69,6 +70,21 @@ async def test_keys_suspensions_and_limits_have_room_when_the_ledger_has_none(fu
         await full.store.keys.tenants.suspend("acme", is_suspended=is_suspended)
     leases = LeaseStore(full.store.redis, CONFIG, "gateway")
     assert (await leases.lease([ASK], 3.0)).grants[0].held > 0
+
+
+@pytest.mark.slow
+async def test_a_ledger_without_a_share_leaves_no_room_for_keys(full: Full) -> None:
+    """The defect that the test before is there for, planted."""
+    full.ledger = LedgerStore(full.store.redis, CONFIG, share=MemoryShare(full.store.redis, 2.0, full.clock))
+    with pytest.raises((DependencyDown, RedisError)):
+        await full.fill()
+
+    async def create_keys() -> None:
+        for number in range(50):
+            await full.store.keys.create_key("acme", f"key-{number}")
+
+    with pytest.raises((DependencyDown, RedisError)):
+        await create_keys()
 
 
 async def test_it_goes_on_when_there_is_room_again(full: Full) -> None:

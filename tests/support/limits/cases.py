@@ -50,10 +50,11 @@ class LimitWorld:
         self.case = case
         self.platform = LimitedGateways(url, case.num_gateways, parts)
         self.platform.book.known_late_s = KNOWN_LATE_S[case.num_gateways > 1]
-        self.workers = RoutedWorkers(case.num_routers, self.platform.clock)
+        self.workers = RoutedWorkers(case.num_routers, self.platform.clock, choose=self.platform.parts.choose)
         plan = {**(ALL if case.is_all else ONE), "burst_s": 6 if case.num_tenants == 1 else 1}
         self.tenants = [make_tenant(f"t{place}", **plan) for place in range(case.num_tenants)]
         self._turns = itertools.count()
+        self._served: list[asyncio.Task[None]] = []
 
     @property
     def rate_per_s(self) -> float:
@@ -66,22 +67,32 @@ class LimitWorld:
         return (2 if len(self.tenants) == 1 else 4) * self.rate_per_s
 
     async def take(self, tenant: Tenant) -> None:
-        """One request that ends as soon as it was accepted."""
+        """One request, up to its answer; one that was accepted ends later, of many tenants at once."""
         gateways = self.platform.gateways
         gateway = gateways[next(self._turns) % len(gateways)]
         found = await gateway.take(tenant, cost_of(NUM_TOKENS))
-        if isinstance(found, OpenRequest):
+        if isinstance(found, OpenRequest) and len(self.tenants) == 1:
+            self._served.append(asyncio.create_task(self._serve(found)))
+        elif isinstance(found, OpenRequest):
             gateway.settle(found, NUM_USED)
 
     async def serve(self, tenant: Tenant) -> OpenRequest | StratosError:
         """One request, from its arrival at some gateway to its end."""
-        gateways, cost = self.platform.gateways, cost_of(NUM_TOKENS)
+        gateways = self.platform.gateways
         gateway = gateways[next(self._turns) % len(gateways)]
-        found = await gateway.take(tenant, cost)
+        found = await gateway.take(tenant, cost_of(NUM_TOKENS))
         if isinstance(found, OpenRequest):
-            await self.workers.serve(tenant, cost)
-            gateway.settle(found, NUM_USED)
+            await self._serve(found)
         return found
+
+    async def _serve(self, request: OpenRequest) -> None:
+        """The active router places it, and a worker computes it."""
+        await self.workers.serve(request.tenant, request.cost)
+        request.gateway.settle(request, NUM_USED)
+
+    async def rest(self) -> None:
+        """All that was accepted has ended."""
+        await asyncio.gather(*self._served)
 
     async def serve_all(self, tenants: Sequence[Tenant]) -> int:
         """One request of each; the number that was accepted."""
@@ -120,12 +131,17 @@ async def overload(world: LimitWorld) -> list[str]:
     """More than the limit: each tenant gets what it may have, and as much as its neighbours."""
     case, book, clock = world.case, world.platform.book, world.platform.clock
     seconds = 8.0 if case.num_tenants == 1 else 0.5
-    begin, before = clock.now(), book.num_taken.copy()
+    begin, before, num_placed = clock.now(), book.num_taken.copy(), len(world.workers.placed)
     client = _bursts if case.is_parallel else _one_after_the_other
     ends = await asyncio.gather(*(client(world, tenant, begin + seconds) for tenant in world.tenants))
     asked_at = {tenant.name: at for tenant, at in zip(world.tenants, ends, strict=True)}
     counts = [book.num_taken[tenant.name] - before[tenant.name] for tenant in world.tenants]
-    found = []
+    await world.rest()
+    found, placed = [], world.workers.placed[num_placed:]
+    if case.num_tenants == 1 and (len(placed) != counts[0] or len({one.router for one in placed}) != 1):
+        found.append(
+            f"{len(placed)} of {counts[0]} requests were placed, by {len({one.router for one in placed})} routers"
+        )
     for tenant, count in zip(world.tenants, counts, strict=True):
         # What came while the last ones waited was offered to none, and a part of a request is of no use to a gateway.
         since_s = clock.now() - asked_at[tenant.name] + book.known_late_s

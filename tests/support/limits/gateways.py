@@ -24,6 +24,7 @@ from stratos_gateway.limits.limiter import Cost, LimitReservation, TenantLimiter
 from stratos_gateway.limits.peer_gateways import LimitsServicer, PeerGateways
 from stratos_gateway.limits.settings import LimitsConfig
 from tests.support.limits.law import Book
+from tests.support.limits.routed_workers import ChooseRouter, active_router
 from tests.support.virtual_loop import VirtualLoop
 
 LATENCY_S = 0.001
@@ -32,11 +33,12 @@ PREFIX = "p"
 
 @dataclass(frozen=True, kw_only=True)
 class LimitParts:
-    """Classes and script that are tried; a planted defect takes the place of one of them."""
+    """Classes, script and choice of routers that are tried; a planted defect takes the place of one of them."""
 
     leaser: type[Leaser] = Leaser
     limiter: type[TenantLimiter] = TenantLimiter
     script: str = LEASE
+    choose: ChooseRouter = active_router
 
 
 class VirtualRedis:

@@ -194,3 +194,20 @@ async def _ask(
         tasks += [asyncio.ensure_future(request) for request in requests()]
         await asyncio.sleep(1 / per_s)
     await asyncio.gather(*tasks)
+
+
+async def after_silences(url: str, parts: LimitParts | None = None) -> list[str]:
+    """Fifty requests at once after each length of silence, around those at which slices end and buckets are dropped."""
+    platform = LimitedGateways(url, 2, parts)
+    tenant = make_tenant(requests_per_min=60_000, tokens_per_min=6_000_000, burst_s=1, max_sequences=256)
+    found = []
+    for silence_s in (0.0, 0.5, 2.9, 3.0, 3.1, 9.9, 10.0, 10.1, 60.0, 301.0):
+        await asyncio.sleep(silence_s)
+        asked = (platform.gateways[place % 2].take(tenant, cost_of(50)) for place in range(50))
+        opened = [answer for answer in await asyncio.gather(*asked) if isinstance(answer, OpenRequest)]
+        if len(opened) < 50:
+            found.append(f"{len(opened)} of 50 accepted after {silence_s} s")
+        for request in opened:
+            request.gateway.settle(request, 20)
+    platform.close()
+    return found + platform.book.problems(is_exact=False)

@@ -72,7 +72,7 @@ class Plan:
     ttft_p99_ms: Annotated[int, Gt(0)] | None = None
     """Promised p99 of the times to the first token in each window."""
     itl_p99_ms: Annotated[int, Gt(0)] | None = None
-    """Promised p99 of requests' mean times between tokens in each window."""
+    """Promised p99 of the single times between tokens in each window."""
     promise_window_s: PromiseWindowS = DEFAULT_WINDOW_S
     """Length of such a window."""
     requests_per_min: Annotated[int, Gt(0)] | None = None

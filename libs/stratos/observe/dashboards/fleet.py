@@ -283,7 +283,7 @@ SERVICE_LEVEL = Dashboard(
         ),
         Panel(
             title="Promised p99 between tokens",
-            text="As before, of requests' mean times between tokens (`itl_p99_ms`).",
+            text="As before, of the single times between tokens (`itl_p99_ms`).",
             queries=(_window_p99("itl"),),
             unit="s",
         ),

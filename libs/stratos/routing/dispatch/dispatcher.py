@@ -145,13 +145,14 @@ class Dispatcher:
             self._queue.refund(booking.request)  # refused, or lost before it made anything
         return booking
 
-    def on_status(self, worker_id: str, status: WorkerStatus, now: float) -> None:
-        """A worker reports."""
+    def on_status(self, worker_id: str, status: WorkerStatus, now: float) -> bool:
+        """A worker reports; whether what placements depend on may have changed."""
         if status.service_marks:
             self._queue.follow(status.identity.model_digest, status.service_marks)
             status = replace(status, service_marks=())  # told once
-        self.fleet.on_status(worker_id, status, now)
+        has_changed = self.fleet.on_status(worker_id, status, now)
         self._queue.charge_output(status.identity.model_digest, status.tenant_tokens)
+        return has_changed
 
     def exchange_convictions(self, update: ConvictionUpdate, now: float) -> tuple[ConvictionUpdate, list[Answer]]:
         """Take over what a gateway knows; returns what the gateway has not seen, and the refusals of what waits."""

@@ -17,7 +17,7 @@ import math
 import secrets
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,6 +109,7 @@ class BatchStore:
         model: base model of this gateway, which takes batches of no other one.
         tenant_batches: kept of each tenant.
         store_id: of the store that takes and gives them; ``None`` before it is known.
+        unix_s: seconds since the epoch, by one clock for all who share the store.
     """
 
     def __init__(
@@ -119,12 +120,14 @@ class BatchStore:
         model: str,
         tenant_batches: int,
         store_id: StoreId = any_store,
+        unix_s: Callable[[], float] = time.time,
     ) -> None:
         self._redis = redis
         self._prefix = config.prefix
         self.files = files
         self._open = f"{config.prefix}:batches-open:{model}"
         self._tenant_batches = tenant_batches
+        self._unix_s = unix_s
         self._reads = GuardedReads(redis, config, store_id)
 
         def script(text: str) -> GuardedScript:
@@ -207,7 +210,7 @@ class BatchStore:
                     rows: Any = await pipeline.execute()
             for row in rows:
                 total, completed, failed, ends_ms = (int(text or "0") for text in row)
-                found_so_far = found_so_far.plus(total - completed - failed, ends_ms / 1000 - time.time())
+                found_so_far = found_so_far.plus(total - completed - failed, ends_ms / 1000 - self._unix_s())
         return found_so_far
 
     async def claim(self, tenant_id: str, batch_id: str, lease_s: float) -> tuple[int, int] | None:

@@ -75,6 +75,7 @@ class FileStore:
         objects: where bytes are.
         has_room: raises ``DependencyDown`` where Redis has none.
         store_id: of the store that takes and gives them; ``None`` before it is known.
+        unix_s: seconds since the epoch, by one clock for all who share the store.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class FileStore:
         objects: ObjectStore,
         has_room: Callable[[], Awaitable[None]],
         store_id: StoreId = any_store,
+        unix_s: Callable[[], float] = time.time,
     ) -> None:
         self._head = f"{config.prefix}:files"
         self._bounds = bounds
@@ -94,6 +96,7 @@ class FileStore:
         self._has_room = has_room
         self._reads = GuardedReads(redis, config, store_id)
         self._redis = redis
+        self._unix_s = unix_s
 
         def script(text: str) -> GuardedScript:
             return GuardedScript(redis, config, scripts.HEAD + text, store_id)
@@ -110,7 +113,7 @@ class FileStore:
 
     async def put(self, tenant_id: str, file: StoredFile, writer: FileWriter, kept_s: float) -> StoredFile | None:
         """Keep a file that was written; ``None`` where the tenant has no room for it."""
-        now_s = int(time.time())
+        now_s = int(self._unix_s())
         file = replace(
             file,
             num_bytes=writer.num_bytes,
@@ -143,7 +146,7 @@ class FileStore:
         """All of the tenant, the newest first."""
         found: Any = await self._run(self._all, tenant_id, [])
         files = [self._opened(tenant_id, name, text) for name, text in zip(found[::2], found[1::2], strict=True)]
-        kept = [file for file in files if file is not None and file.expires_unix_s > time.time()]
+        kept = [file for file in files if file is not None and file.expires_unix_s > self._unix_s()]
         return sorted(kept, key=lambda file: (file.created_unix_s, file.id), reverse=True)
 
     async def delete(self, tenant_id: str, file_id: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -50,6 +50,7 @@ class BackgroundRuns:
         config: how many run here, and how often is looked.
         news: set when something waits.
         returns: gives back what those redeemed that failed without output; ``None`` where there are no such tokens.
+        unix_s: seconds since the epoch, by the clock of the gateways that took the requests in.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class BackgroundRuns:
         config: StreamsConfig,
         news: asyncio.Event,
         returns: TokenReturns | None = None,
+        unix_s: Callable[[], float] = time.time,
     ) -> None:
         self._queue = queue
         self._recall = recall
@@ -72,6 +74,7 @@ class BackgroundRuns:
         self._ended = BackgroundTasks()
         self._news = news
         self._returns = returns
+        self._unix_s = unix_s
         self._is_leaving = False
 
     async def run(self) -> None:
@@ -156,7 +159,7 @@ class BackgroundRuns:
 
     async def _settle(self, tenant_id: str, stream: str, head: StreamHead, error: StratosError) -> None:
         """Let it be tried again, or end it."""
-        age_s = time.time() - head.identity.arrived_unix_ms / 1000
+        age_s = self._unix_s() - head.identity.arrived_unix_ms / 1000
         if isinstance(error, Retryable) and age_s < self._config.background_s:
             after_s = self._config.queue_poll_s if error.after_s is None else error.after_s
             await self._queue.delay(tenant_id, stream, after_s)

@@ -53,19 +53,26 @@ class EmbeddingPreparer:
     Args:
         catalogue: names of models.
         tenant_label: of a tenant's name, in metrics of workers.
+        unix_s: seconds since the epoch.
     """
 
     prompt_param = "input"
 
-    def __init__(self, catalogue: ModelCatalogue, tenant_label: Callable[[str], str] = str) -> None:
+    def __init__(
+        self,
+        catalogue: ModelCatalogue,
+        tenant_label: Callable[[str], str] = str,
+        unix_s: Callable[[], float] = time.time,
+    ) -> None:
         self._catalogue = catalogue
         self._tenant_label = tenant_label
+        self._unix_s = unix_s
 
     async def prepare(
         self, body: dict[str, Any], tenant: Tenant, trace: TraceContext, revision: str = ""
     ) -> PreparedEmbedding:
         """Check, resolve and encode; large inputs are encoded in a thread, beside the streams of others."""
-        lookup, arrived_unix_ms = await self._look_up(tenant, body), int(time.time() * 1000)
+        lookup, arrived_unix_ms = await self._look_up(tenant, body), int(self._unix_s() * 1000)
         model = lookup.served
         counts = num_token_ids(body.get("input"))
         check_counts(counts, model.max_input_tokens, self.prompt_param)

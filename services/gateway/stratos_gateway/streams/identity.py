@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from stratos.common.ids import new_id
@@ -16,9 +17,14 @@ _MOST_OF_PROMPTS = 1 << 15
 
 
 class EndTime:
-    """Wall clock that stands once it was read: an answer says at every gateway when it ended."""
+    """Wall clock that stands once it was read: an answer says at every gateway when it ended.
 
-    def __init__(self) -> None:
+    Args:
+        unix_s: seconds since the epoch.
+    """
+
+    def __init__(self, unix_s: Callable[[], float] = time.time) -> None:
+        self._now = unix_s
         self._unix_s: float | None = None
 
     def set(self, unix_s: int) -> None:
@@ -28,7 +34,7 @@ class EndTime:
     def __call__(self) -> float:
         """Seconds since the epoch."""
         if self._unix_s is None:
-            self._unix_s = time.time()
+            self._unix_s = self._now()
         return self._unix_s
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -101,6 +102,7 @@ class StreamJoin:
         config: of the gateway.
         metrics: count what becomes of records.
         on_queued: told that a stream without a client waits.
+        unix_s: seconds since the epoch, as for answers without a record.
     """
 
     def __init__(
@@ -110,8 +112,10 @@ class StreamJoin:
         config: StreamsConfig,
         metrics: GatewayMetrics,
         on_queued: Callable[[], None] = lambda: None,
+        unix_s: Callable[[], float] = time.time,
     ) -> None:
         self._on_queued = on_queued
+        self._unix_s = unix_s
         self._desk = desk
         self._workers = workers
         self._config = config
@@ -234,7 +238,7 @@ class StreamJoin:
             await self._show(request, place, found, joined)
             return joined
         self._metrics.stream_records.labels("made").inc()
-        renderer = _prepare(request, replace(identity, wall_clock=EndTime()), place)
+        renderer = _prepare(request, replace(identity, wall_clock=EndTime(self._unix_s)), place)
         joined.owned = self._own(request, renderer, place, Ownership(number=found.number), lambda: request.output)
         return joined
 
@@ -269,7 +273,7 @@ class StreamJoin:
             raise StreamGone("the record of this stream cannot be read")
         self._metrics.stream_records.labels("taken" if found.found is Found.TAKEN else "replayed").inc()
         await _revise(request, head)
-        ended = EndTime()
+        ended = EndTime(self._unix_s)
         renderer = _prepare(request, replace(head.identity, wall_clock=ended), place)
         keep = request.prepared.keep
 

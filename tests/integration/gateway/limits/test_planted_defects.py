@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -21,7 +22,7 @@ from tests.support.limits.planted import (
     OneSlotPerTurn,
     UnboundedRefunds,
 )
-from tests.support.limits.scenes import abort_and_burst, born_at_return, old_slice, outage, stand_still
+from tests.support.limits.scenes import abort_and_burst, after_silences, born_at_return, old_slice, outage, stand_still
 from tests.support.virtual_loop import run_virtual
 
 ALONE = LimitCase(num_gateways=1, num_routers=1, num_tenants=1, is_all=True, is_parallel=True)
@@ -34,9 +35,14 @@ MANY = LimitCase(num_gateways=1, num_routers=2, num_tenants=300, is_all=False, i
         (ALONE, LimitParts(leaser=OneSlotPerTurn, limiter=OneSlotAndOneTurn), "the first requests: 1 of 50"),
         (ALONE, LimitParts(limiter=FirstShortClaim), "the first requests"),
         pytest.param(MANY, LimitParts(leaser=FirstBuckets), "some tenants got", marks=pytest.mark.slow),
+        (
+            replace(ALONE, num_routers=3),
+            LimitParts(choose=lambda request, number: random.randrange(number)),
+            "by 3 routers",
+        ),
         (replace(ALONE, is_parallel=False), LimitParts(leaser=HurriedClients), "Retry-After is too early"),
     ],
-    ids=["one slot per turn", "the first short claim", "the first 256 buckets", "hurried clients"],
+    ids=["one slot per turn", "the first short claim", "the first 256 buckets", "any router", "hurried clients"],
 )
 def test_the_table_finds(case: LimitCase, parts: LimitParts, found: str, redis_url: str) -> None:
     problems = run_virtual(run_case(case, redis_url, parts))
@@ -66,3 +72,8 @@ def test_a_gateway_that_goes_on_as_before_is_found(redis_url: str) -> None:
     assert any("sequences run of 6" in problem for problem in problems), problems
     problems = run_virtual(old_slice(redis_url, parts))
     assert any("the law" in problem for problem in problems), problems
+
+
+def test_requests_after_silence_find_the_first_short_claim(redis_url: str) -> None:
+    problems = run_virtual(after_silences(redis_url, LimitParts(limiter=FirstShortClaim)))
+    assert any("of 50 accepted" in problem for problem in problems), problems

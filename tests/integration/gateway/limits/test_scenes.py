@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.limits.scenes import (
     abort_and_burst,
+    after_silences,
     born_at_return,
     come_again,
     lost_answer,
@@ -51,3 +52,7 @@ def test_a_gateway_that_stood_still_ends_what_others_have_begun_in_its_share_and
 
 def test_a_gateway_that_stood_still_does_not_spend_its_old_slice(redis_url: str) -> None:
     assert run_virtual(old_slice(redis_url)) == []
+
+
+def test_the_first_requests_after_any_silence_are_accepted(redis_url: str) -> None:
+    assert run_virtual(after_silences(redis_url)) == []
