@@ -38,6 +38,8 @@ class Settings:
     kernels: dict[str, bool] = field(default_factory=dict)
     scheduler: dict[str, Any] = field(default_factory=dict)
     switches: dict[str, bool] = field(default_factory=dict)
+    speculation: dict[str, Any] = field(default_factory=dict)
+    """Other rows have none: what a random model says repeats itself, so drafts would be in every figure."""
     baseline: dict[str, Any] = field(default_factory=dict)
 
     def with_changes(self, other: Settings) -> Settings:
@@ -105,6 +107,16 @@ OFF_ALONE = {
         off=Settings(switches={"parallel_grammar_masks": False}),
         everywhere=Settings(switches={"parallel_grammar_masks": True}),
     ),
+    "speculation": Ablation(
+        workloads=("decode-1", "decode-8", "sampled-8"),
+        off=Settings(speculation={"method": "off"}),
+        everywhere=Settings(speculation={"method": "ngram"}),
+    ),
+    "drafts as long as they pay": Ablation(
+        workloads=("decode-1", "decode-8", "sampled-8"),
+        off=Settings(speculation={"is_adaptive": False}),
+        everywhere=Settings(speculation={"method": "ngram"}),
+    ),
     "sorted adapters": Ablation(workloads=("adapters-8",), off=Settings(kernels={"sorted_adapters": False})),
 }
 BASELINES = {
@@ -154,7 +166,8 @@ def serve(config: dict[str, Any]) -> None:
     from stratos.core.files.adapter_files import read_adapter_files
     from stratos.engine.core import EngineCore
     from stratos.engine.runner.torch_runner import TorchRunner
-    from stratos.engine.settings import RunnerConfig, SchedulerConfig, StreamingConfig
+    from stratos.engine.settings import RunnerConfig, SchedulerConfig, SpeculationConfig, StreamingConfig
+    from stratos.engine.speculation.making import make_proposer
     from stratos.engine.switches import Baselines, KernelSwitches, SchedulerSwitches
 
     settings = Settings(**config["settings"])
@@ -170,9 +183,10 @@ def serve(config: dict[str, Any]) -> None:
     scheduler = SchedulerConfig(
         **{"step_time_budget_ms": 0.0, **settings.scheduler},
         switches=SchedulerSwitches(**settings.switches),
+        speculation=SpeculationConfig(**{"method": "off", **settings.speculation}),
         baseline=Baselines(**settings.baseline),
     )
-    engine = EngineCore(runner, scheduler)
+    engine = EngineCore(runner, scheduler, proposer=make_proposer(scheduler, runner, None))
     for folder in sorted(Path(config["adapters"]).iterdir()):
         engine.load_adapter(read_adapter_files(folder))
     WORKLOADS["decode-1"].run(engine, random.Random(-1))

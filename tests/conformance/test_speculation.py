@@ -5,10 +5,15 @@ and ``make speculation`` runs all of it.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import itertools
+import json
+import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +25,7 @@ from stratos.engine.contract.results import StepResult
 from stratos.engine.requests.generations import GenerationTable
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.step_tracker import LaunchedRow, StepTracker
+from stratos.reproduce.material.random_model import write_adapter
 from tests.support.fakes.proposers import KnowingProposer
 from tests.support.pairwise import pairwise
 from tests.support.paths import BASE_MODEL
@@ -31,6 +37,10 @@ SETTINGS: dict[str, dict[str, str]] = {
     "auto": {},
     "int8": {"quantization": "int8"},
     "int8 kv": {"kv_dtype": "int8"},
+    "int4": {"quantization": "int4"},
+    "fp8": {"quantization": "fp8"},
+    "fp8 kv": {"kv_dtype": "fp8"},
+    "int8 + int8 kv": {"quantization": "int8", "kv_dtype": "int8"},
     "draft": {},
     "self": {"quantization": "int4"},
 }
@@ -43,6 +53,16 @@ FEW = [
     ("int8", "draft", 0, "taken on"),
     ("auto", "self", 0, "drained"),
 ]
+QUANTISED = [
+    ("int4", "ngram", 8, "preempted"),
+    ("int4", "suffix", 4, "recovered"),
+    ("fp8", "draft", 4, "batch"),
+    ("fp8 kv", "ngram", 8, "handed off"),
+    ("fp8 kv", "draft", 0, "taken on"),
+    ("int8 + int8 kv", "suffix", 8, "drained"),
+    ("int8 + int8 kv", "draft", 4, "preempted"),
+]
+"""Further schemes; the grid is without them."""
 GRID = pairwise(WEIGHTS, METHODS, COUNTS, SITUATIONS)
 PAIRS = [row.values for row in GRID if not row.marks and row.values not in FEW]
 REST = [row.values for row in GRID if row.marks and row.values not in FEW]
@@ -50,7 +70,11 @@ REST = [row.values for row in GRID if row.marks and row.values not in FEW]
 
 @functools.cache
 def adapters() -> list[AdapterFiles]:
-    return [read_adapter_files(path) for path in sorted((BASE_MODEL.parent / "adapters").iterdir())]
+    """The three that ship, and a random one for the attention alone."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)  # runners read it as long as the module runs
+    write_adapter(json.loads((BASE_MODEL / "config.json").read_text()), folder, 4, 7)
+    return [read_adapter_files(path) for path in (*sorted((BASE_MODEL.parent / "adapters").iterdir()), folder)]
 
 
 def all_requests() -> list[EngineRequest]:
@@ -102,7 +126,7 @@ def test_some_of_the_matrix(runner_of: Callable, without: Callable, case: tuple[
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", PAIRS, ids=lambda case: "-".join(map(str, case)))
+@pytest.mark.parametrize("case", QUANTISED + PAIRS, ids=lambda case: "-".join(map(str, case)))
 def test_every_pair_of_the_matrix(runner_of: Callable, without: Callable, case: tuple[str, str, int, str]) -> None:
     assert_equal(runner_of, without, case)
 
@@ -111,6 +135,30 @@ def test_every_pair_of_the_matrix(runner_of: Callable, without: Callable, case: 
 @pytest.mark.parametrize("case", REST, ids=lambda case: "-".join(map(str, case)))
 def test_the_rest_of_the_matrix(runner_of: Callable, without: Callable, case: tuple[str, str, int, str]) -> None:
     assert_equal(runner_of, without, case)
+
+
+@pytest.mark.parametrize("end", ["stop id", "max_tokens"])
+def test_an_end_inside_an_accepted_run_is_where_it_is_without_drafts(runner_of: Callable, end: str) -> None:
+    """Drafts are right as far as the stream goes on without that end, so the run reaches beyond it."""
+    whole = [request for request in all_requests() if request.key.request_id in ("greedy", "adapted too")]
+    plain = Engines(runner_of("auto"), runner_of("draft"), runner_of("auto source"))
+    streams = {place: outcome.ids for place, outcome in SITUATIONS["batch"](plain, whole).choices.items()}
+    for request in whole:
+        ids = streams[request.key.request_id, 0]
+        place = next(i for i in range(4, len(ids)) if ids[i] not in ids[:i])
+        changes = {"stop_token_ids": (ids[place],)} if end == "stop id" else {"max_tokens": place + 1}
+        ended = replace(request, sampling=replace(request.sampling, **changes))
+        before = SITUATIONS["alone"](plain, [ended])
+        engines = replace(plain, method="ngram", count=8, proposer=KnowingProposer(streams, 4096))
+        assert differences(before, SITUATIONS["alone"](engines, [ended])) == []
+        engine = engines.make()
+        engine.add(ended)
+        results = [engine.step() for _ in range(2)]  # the prompt, then everything else
+        (last,) = results[1].outputs
+        assert (last.finish_reason is not None, 1 + len(last.token_ids)) == (True, place + 1)
+        assert results[1].num_accepted == place - 1
+        assert results[1].num_drafted > place - 1 or end == "max_tokens"
+        assert not engine.has_work
 
 
 # -- planted errors ----------------------------------------------------------------------------------

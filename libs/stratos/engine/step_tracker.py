@@ -211,7 +211,7 @@ class StepTracker:
         result.num_rows += len(step.rows)
         runs = accepted_runs(step, tokens) if step.num_drafted else {}
         for launched in step.rows:
-            _share(launched, result.shares, len(runs[launched.row.seq_id]) - 1 if launched.row.seq_id in runs else 0)
+            _share(launched, result.shares, launched.own_count)
         self._kv.fences.retire(step.number)
         self.requests.end_copies(step.copies)
         self._refuse_damaged(step, tokens, result)
@@ -260,6 +260,7 @@ class StepTracker:
             sequence.num_computed += 1
             self.requests.advance(sequence, sequence.num_computed - 1, token, result, follows=True)
             num_taken += 1
+        _share(launched, result.shares, num_taken)
         assert sequence.request is not None
         assert sequence.drafting is not None
         count = DraftCount(
@@ -347,8 +348,8 @@ def accepted_runs(step: LaunchedStep, tokens: StepTokens) -> dict[int, list[Samp
     return runs
 
 
-def _share(launched: LaunchedRow, shares: StepShares, num_accepted: int) -> None:
-    sequence, count = launched.sequence, launched.own_count + num_accepted
+def _share(launched: LaunchedRow, shares: StepShares, count: int) -> None:
+    sequence = launched.sequence
     shares.num_tokens += count
     tenant = sequence.terms.label
     shares.tenants[tenant] = shares.tenants.get(tenant, 0) + count

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -23,6 +24,7 @@ from tests.support.paths import BASE_MODEL
 from tests.support.waiting import eventually
 from tests.support.worlds.mixed_fleet import OtherWorker, Told, attempts_of, moved_between, num_drafted, other_worker
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
+from tests.support.worlds.speculation_matrix import KINDS as MATRIX
 from tests.support.worlds.speculation_matrix import SCHEMA
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # they take as many rounds as it takes
@@ -38,6 +40,19 @@ KINDS: dict[str, dict[str, Any]] = {
         "seed": 2,
         "response_format": {"type": "json_schema", "json_schema": {"name": "weather", "schema": SCHEMA}},
         "ignore_eos": False,
+    },
+    "tools": {
+        "temperature": 0.9,
+        "seed": 3,
+        "ignore_eos": False,
+        "structured_outputs": {"grammar": MATRIX["tools"]["grammar"].text},
+    },
+    "reasoning": {
+        "temperature": 1.0,
+        "seed": 4,
+        "frequency_penalty": 0.3,
+        "ignore_eos": False,
+        "structured_outputs": {"grammar": MATRIX["reasoning"]["grammar"].text},
     },
     "adapted": {"temperature": 0, "model": "unit-tests"},
     "adapted too": {"temperature": 0.8, "seed": 9, "model": "c-headers"},
@@ -130,11 +145,25 @@ async def kill(worker: OtherWorker) -> None:
 async def test_a_worker_without_drafts_goes_on_with_the_streams_of_one_that_drafts(
     platform: PlatformProcess, method: str, fault: Callable[[OtherWorker], Awaitable[None]]
 ) -> None:
+    await until_moved(platform, method, fault, ALL_RUN)
+
+
+async def test_quantised_streams_go_on_with_quantised_kv(tmp_path: Path) -> None:
+    """Weights and KV in int8 at both workers."""
+    flags = ("--quantization", "int8", "--kv-cache-dtype", "int8")
+    with running_platform(tmp_path, *SIZE, *flags, env=ENV) as platform:
+        settings = {"RUNNER__QUANTIZATION": "int8", "RUNNER__KV_DTYPE": "int8"}
+        await until_moved(platform, "ngram", kill, ALL_RUN | settings)
+
+
+async def until_moved(
+    platform: PlatformProcess, method: str, fault: Callable[[OtherWorker], Awaitable[None]], env: dict[str, str]
+) -> None:
     """In rounds, until a stream was cut in its middle by a worker that had drafted."""
     async with client_of(platform) as http, ledger_of(platform) as ledger:
         for turn in itertools.count():
             drafted: list[int] = []
-            async with other_worker(platform, next(NAMES), {"method": method, **METHODS[method]}, ALL_RUN) as worker:
+            async with other_worker(platform, next(NAMES), {"method": method, **METHODS[method]}, env) as worker:
 
                 async def strike(worker: OtherWorker = worker, drafted: list[int] = drafted) -> None:
                     drafted.append(await num_drafted(worker.metrics_address))

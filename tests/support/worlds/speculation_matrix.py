@@ -69,6 +69,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "adapted": {"temperature": 0.6, "max_tokens": 17},
     "adapted too": {"temperature": 0.0},
     "adapted as well": {"temperature": 0.9, "top_k": 30, "n": 2},
+    "adapted at random": {"temperature": 0.0, "num_logprobs": 1},
 }
 NUM_TOKENS = 24
 

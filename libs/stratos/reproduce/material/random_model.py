@@ -19,6 +19,10 @@ SHAPES: dict[str, dict[str, int]] = {
         "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 16, "num_attention_heads": 16,
         "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 32000, "max_position_embeddings": 4096,
     },
+    "draft-1m": {  # as the shipped draft, which it stands beside
+        "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 4096, "max_position_embeddings": 4096,
+    },
 }  # fmt: skip
 STD = 0.02
 

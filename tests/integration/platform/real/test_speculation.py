@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.waiting import wait_until
+from tests.support.worlds.platform_process import PlatformProcess
 
 CODE = "def get(self, name):\n    return self.values[name]\n\n\n" * 6
 SCHEMA = {
@@ -19,10 +21,15 @@ SCHEMA = {
 
 def answered(client: httpx.Client, name: str, **fields: Any) -> tuple[list[int], dict[str, Any]]:
     """Tokens of a completion, and the section of its receipt."""
+    body, section = told(client, name, **fields)
+    return body["choices"][0]["token_ids"], section
+
+
+def told(client: httpx.Client, name: str, **fields: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A completion, and the section of its receipt."""
     body = {"model": "base", "prompt": CODE, "max_tokens": 48, "temperature": 0, "return_token_ids": True, **fields}
     answer = client.post("/completions", json=body, headers={"x-request-id": name})
     assert answer.status_code == 200, answer.text
-    ids = answer.json()["choices"][0]["token_ids"]
     found: dict[str, Any] = {}
 
     def is_there() -> bool:
@@ -31,7 +38,16 @@ def answered(client: httpx.Client, name: str, **fields: Any) -> tuple[list[int],
         return bool(found)
 
     wait_until(is_there)
-    return ids, found["generations"][0]
+    return answer.json(), found["generations"][0]
+
+
+def counted(platform: PlatformProcess) -> dict[str, float]:
+    """Drafted tokens by the metrics of the decode worker."""
+    address = platform.processes()["decode-0"]["metrics_address"]
+    text = httpx.get(f"http://{address}/metrics", trust_env=False, timeout=60).text
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    names = ("drafted", "accepted", "cut")
+    return {n: sum(s.value for s in samples if s.name == f"stratos_engine_{n}_tokens_total") for n in names}
 
 
 def test_a_receipt_counts_drafts_and_a_request_can_turn_them_off(real_platform):
@@ -50,6 +66,26 @@ def test_a_schema_is_drafted_as_far_as_it_is_forced(real_platform):
     headers = {"authorization": f"Bearer {real_platform.api_key}"}
     form = {"response_format": {"type": "json_schema", "json_schema": {"name": "weather", "schema": SCHEMA}}}
     with httpx.Client(base_url=real_platform.base_url, headers=headers, timeout=60) as client:
+        before = counted(real_platform)
         ids, section = answered(client, "schema", prompt="weather: ", **form)
         assert section["accepted_tokens"] > 0
+        receipt = {name: section[f"{name}_tokens"] for name in before}
+        assert receipt == {name: value - before[name] for name, value in counted(real_platform).items()}
         assert answered(client, "schema-plain", prompt="weather: ", speculation="off", **form)[0] == ids
+
+
+def test_a_stop_inside_an_accepted_run_ends_where_it_does_without_drafts(real_platform):
+    """At nine places in a row; what repeats itself is long in a stop string, so that it comes after some drafts."""
+    headers = {"authorization": f"Bearer {real_platform.api_key}"}
+    with httpx.Client(base_url=real_platform.base_url, headers=headers, timeout=60) as client:
+        whole, section = told(client, "whole")
+        text, ids = whole["choices"][0]["text"], whole["choices"][0]["token_ids"]
+        assert section["accepted_tokens"] > len(ids) / 2
+        for place in range(len(text) // 2, len(text) // 2 + 9):
+            stop = text[place - 60 : place]
+            before = counted(real_platform)["accepted"]
+            drafted, _ = told(client, f"stop-{place}", stop=[stop])
+            assert counted(real_platform)["accepted"] > before
+            plain, _ = told(client, f"stop-plain-{place}", stop=[stop], speculation="off")
+            assert (drafted["choices"], drafted["usage"]) == (plain["choices"], plain["usage"])
+            assert drafted["choices"][0]["text"] == text[: text.index(stop)]
