@@ -11,11 +11,14 @@ import pytest
 from stratos.core.requests.records import EngineRequest
 from tests.support.pairwise import thinned
 from tests.support.reference.exact_traces import INEXACT, KERNELS
+from tests.support.reference.gguf_models import save_gguf
+from tests.support.reference.quantised_models import save_quantised
 from tests.support.reference.tiny_models import FAMILIES, save_tiny
 from tests.support.worlds.core_driver import make_core, make_request, run
 from tests.support.worlds.plan_driver import BLOCK_SIZE
 
 FAMILY_OF_SEED = ("llama", "mixtral", "mistral-window", "qwen2-groups-of-7", "qwen3", "llama")
+STORED = ("compressed-int4", "awq", "gguf")
 NUM_BLOCKS, NUM_HOST_BLOCKS = 40, 60
 SCHEDULES = [
     (seed, kernels, dtype)
@@ -28,7 +31,7 @@ SCHEDULES = [
         (0, "int4+head"),
     ]
     for dtype in ("float32", "bfloat16")
-]
+] + [(seed, name, "bfloat16") for seed, name in enumerate(STORED)]
 KEPT = [
     *((seed, "best", "bfloat16") for seed in range(6)),
     *((seed, "best", "float32") for seed in range(2)),
@@ -37,6 +40,8 @@ KEPT = [
     (1, "kv-int8", "bfloat16"),
     (0, "llm-int8", "bfloat16"),
     (0, "int4+head", "bfloat16"),
+    (1, "awq", "bfloat16"),
+    (2, "gguf", "bfloat16"),
 ]
 """Every family, and both types and kernels, with the host tier and without it."""
 
@@ -84,11 +89,22 @@ def alone_and_crowded(path: Path, runner: dict[str, Any], seed: int) -> tuple[di
     return expected, outcomes.choices, core.status()
 
 
+def saved(path: Path, name: str) -> Path:
+    """A stored Llama in a format, or in blocks of a GGUF file."""
+    if name == "gguf":
+        save_gguf(path, {"": "Q4_K", "attn_v": "Q6_K", "ffn_down": "Q8_0"})
+        return path / "folder"
+    save_quantised(path, name)
+    return path
+
+
 @pytest.mark.parametrize(("seed", "kernels", "dtype"), thinned(SCHEDULES, KEPT))
 def test_any_schedule_gives_the_bits_of_running_alone(tmp_path: Path, dtype: str, seed: int, kernels: str) -> None:
-    prefix, changes = FAMILIES[FAMILY_OF_SEED[seed]]
-    save_tiny(tmp_path, prefix, **changes)
-    expected, crowded, status = alone_and_crowded(tmp_path, {"dtype": dtype, **KERNELS[kernels]}, seed)
+    prefix, changes = ("Llama", {}) if kernels in STORED else FAMILIES[FAMILY_OF_SEED[seed]]
+    folder = saved(tmp_path, kernels) if kernels in STORED else tmp_path
+    if kernels not in STORED:
+        save_tiny(tmp_path, prefix, **changes)
+    expected, crowded, status = alone_and_crowded(folder, {"dtype": dtype, **KERNELS.get(kernels, {})}, seed)
     assert status.num_preemptions > 0 or "sliding_window" in changes  # whose blocks before the window are given back
     assert (status.host.num_swapped_out > 0) == (seed % 2 == 1)
     assert crowded == expected

@@ -52,6 +52,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "compressed-mxfp4": _compressed(
         "mxfp4-pack-quantized", {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}
     ),
+    "compressed-mixed": {
+        **_compressed("pack-quantized", {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}),
+        "format": "mixed-precision",
+    },
     "compressed-nvfp4": _compressed(
         "nvfp4-pack-quantized", {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
     ),
@@ -75,7 +79,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "awq": {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"},
     "fp8-block": {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [32, 32]},
 }
+CONFIGS["compressed-mixed"]["config_groups"] = {
+    "group_0": {**CONFIGS["compressed-int4"]["config_groups"]["group_0"], "format": "pack-quantized"},
+    "group_1": {
+        **CONFIGS["compressed-w8a8"]["config_groups"]["group_0"],
+        "targets": ["re:.*self_attn.*"],
+        "format": "int-quantized",
+    },
+}
 """``quantization_config`` by format; layer 1's output projection stays floats in those that name it."""
+CUTS_ACTIVATIONS = ("compressed-w8a8", "compressed-mixed", "llm-int8")
 
 
 def packed(codes: Tensor, bits: int) -> Tensor:
@@ -113,7 +126,7 @@ def quantise_folder(path: Path, name: str) -> dict[str, Tensor]:
         layer = weight_name.removesuffix(".weight")
         if layer == FLOAT_LAYER and stated["quant_method"] in ("compressed-tensors", "modelopt", "bitsandbytes"):
             continue
-        parts, weight = _parts(name, tensors[weight_name].float())
+        parts, weight = _parts(_format_of(layer, name), tensors[weight_name].float())
         tensors |= {f"{layer}.{part}": tensor.contiguous() for part, tensor in parts.items()}
         if "weight" not in parts:
             tensors.pop(weight_name)
@@ -128,6 +141,13 @@ def save_floats(path: Path, tensors: dict[str, Tensor], scheme: str, family: str
     save_tiny(path, family, **shape_of(scheme), **changes)
     kept = load_file(path / "model.safetensors")
     save_file({name: tensors[name].contiguous() for name in kept}, path / "model.safetensors")
+
+
+def _format_of(layer: str, name: str) -> str:
+    """The mixed one has attention in 8 bits, and the rest in 4, as most layers."""
+    if name != "compressed-mixed":
+        return name
+    return "compressed-w8a8" if "self_attn" in layer else "compressed-int4"
 
 
 def _parts(name: str, weight: Tensor) -> tuple[dict[str, Tensor], QuantisedWeight | NestedWeight]:
@@ -162,10 +182,8 @@ def _parts(name: str, weight: Tensor) -> tuple[dict[str, Tensor], QuantisedWeigh
     if name == "gptq":
         zeros = torch.full_like(quantised.scales, 7, dtype=torch.uint8)
     else:
-        zeros = (torch.arange(quantised.scales.numel()).view(quantised.scales.shape) % 16).to(torch.uint8)
-        quantised = QuantisedWeight(
-            scheme=LinearScheme.INT4, codes=quantised.codes, scales=quantised.scales / 2, zeros=zeros
-        )
+        quantised = _with_zeros(weight)
+        zeros = quantised.zeros
     codes, zeros, scales = quantised.codes.T, zeros.T, quantised.scales.T
     if name == "awq":
         order = torch.tensor((0, 2, 4, 6, 1, 3, 5, 7))
@@ -173,6 +191,16 @@ def _parts(name: str, weight: Tensor) -> tuple[dict[str, Tensor], QuantisedWeigh
         return {"qweight": packed(codes, 4), "qzeros": packed(zeros, 4), "scales": scales}, quantised
     index = torch.arange(weight.shape[1], dtype=torch.int32) // 32
     return {"qweight": packed(codes.T, 4).T, "qzeros": packed(zeros, 4), "scales": scales, "g_idx": index}, quantised
+
+
+def _with_zeros(weight: Tensor) -> QuantisedWeight:
+    """Codes from 0 to 15 from a group's least number to its largest, and the code that stands for zero."""
+    groups = weight.unflatten(1, (-1, 32))
+    least, largest = groups.amin(-1, keepdim=True).clamp(max=0), groups.amax(-1, keepdim=True).clamp(min=0)
+    scales = (largest - least) / 15
+    zeros = (-least / scales).round().to(torch.uint8)
+    codes = ((groups / scales).round() + zeros).clamp(0, 15).to(torch.uint8).flatten(1)
+    return QuantisedWeight(scheme=LinearScheme.INT4, codes=codes, scales=scales.squeeze(-1), zeros=zeros.squeeze(-1))
 
 
 def _nvfp4(name: str, weight: Tensor) -> tuple[dict[str, Tensor], NestedWeight]:

@@ -23,6 +23,8 @@ from stratos.engine.checkpoint.weight_schemes import GROUP_STEP, NVFP4_GROUP, Li
 
 METHODS = ("compressed-tensors", "gptq", "awq", "fp8", "bitsandbytes", "modelopt", "gguf")
 
+UNMATCHED = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemeTarget:
@@ -46,10 +48,9 @@ class QuantisationConfig:
         """How a layer is stored, by its name without ``.weight``; ``None``: as floats."""
         if any(_matches(pattern, layer) for pattern in self.ignored):
             return None
-        for target in self.targets:
-            if any(pattern == "Linear" or _matches(pattern, layer) for pattern in target.targets):
-                return target.stored
-        return None
+        found = ((_rank(pattern, layer), target.stored) for target in self.targets for pattern in target.targets)
+        rank, stored = min(found, key=lambda match: match[0], default=(UNMATCHED, None))
+        return None if rank == UNMATCHED else stored
 
     @property
     def label(self) -> str:
@@ -288,6 +289,15 @@ def _pattern(name: str) -> re.Pattern[str] | None:
         return re.compile(name.removeprefix("re:"))
     except re.error as error:
         raise InvalidCheckpoint(f"config.json: {shown(name)} is not a pattern: {error}") from error
+
+
+def _rank(name: str, layer: str) -> int:
+    """How specific a target is for a layer, as compressed-tensors ranks them: a name, a pattern, any linear layer."""
+    if name == "Linear":
+        return 2
+    if not _matches(name, layer):
+        return UNMATCHED
+    return 1 if name.startswith("re:") else 0
 
 
 def _matches(name: str, layer: str) -> bool:

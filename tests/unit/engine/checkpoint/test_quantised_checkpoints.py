@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -25,15 +26,25 @@ from stratos.engine.checkpoint.weight_schemes import rounds_head
 from stratos.engine.layers.linear import LinearFactory
 from stratos.engine.layers.quantised_linear import QuantisedLinear
 from stratos.engine.runner.native_forward import NativeForward
+from tests.support.pairwise import thinned
 from tests.support.paths import FIXTURES
 from tests.support.reference.exact_traces import alone, generated
 from tests.support.reference.native_kernels import NATIVE_SETS, native_library
-from tests.support.reference.quantised_models import CONFIGS, MIXTURE, save_floats, save_quantised, shape_of
+from tests.support.reference.quantised_models import (
+    CONFIGS,
+    CUTS_ACTIVATIONS,
+    MIXTURE,
+    save_floats,
+    save_quantised,
+    shape_of,
+)
 from tests.support.reference.tiny_models import save_adapter, save_tiny
 from tests.support.worlds.plan_driver import FULL, Driver, load_runner, teacher_forced
 
 GOLDEN = FIXTURES / "quantised/compressed.safetensors"
 PROMPT = [(i * 37 + 11) % 97 for i in range(41)]
+EXPERTS = ("compressed-w8a8", "compressed-nvfp4", "gptq-order", "awq", "fp8-block", "nf4", "llm-int8")
+"""Formats whose experts are tested in every run, those of others in the thorough one."""
 needs_kernels = pytest.mark.skipif(not NATIVE_SETS, reason="written for AVX2 and AVX-512")
 
 
@@ -110,7 +121,10 @@ def test_products_of_unit_rows_are_the_librarys_floats(file_name: str, case: str
 @needs_kernels
 @pytest.mark.parametrize(
     ("name", "family"),
-    [*((name, "Llama") for name in CONFIGS), *((name, "Qwen3Moe") for name in ("compressed-nvfp4", "nf4", "llm-int8"))],
+    thinned(
+        itertools.product(CONFIGS, ("Llama", "Qwen3Moe")),
+        [*((name, "Llama") for name in CONFIGS), *((name, "Qwen3Moe") for name in EXPERTS)],
+    ),
 )
 def test_a_format_is_served_as_the_floats_it_stands_for(tmp_path: Path, name: str, family: str) -> None:
     changes = MIXTURE if family == "Qwen3Moe" else {}
@@ -121,7 +135,7 @@ def test_a_format_is_served_as_the_floats_it_stands_for(tmp_path: Path, name: st
     assert isinstance(runner.forward, NativeForward) == (family == "Llama" and not name.endswith("-order"))
     expected = teacher_forced(load_runner(tmp_path / "floats", dtype="float32"), PROMPT, 7)
     error = float((teacher_forced(runner, PROMPT, 7) - expected).abs().max())
-    assert error < (0.6 if name in ("compressed-w8a8", "llm-int8") else 1e-4)  # W8A8 cuts activations, too
+    assert error < (0.6 if name in CUTS_ACTIVATIONS else 1e-4)  # W8A8 cuts activations, too
     assert runner.info.quantization
     assert runner.info.quantization in runner.info.identity.numerics_id
 
