@@ -16,7 +16,17 @@ from stratos.store.redis import open_redis
 from stratos.store.sealed.stream_store import StreamStore
 from tests.support.waiting import eventually
 from tests.support.worlds.admin_world import AdminWorld
-from tests.support.worlds.stream_world import ASKED, Read, code_of, contents, num_submits, read, stream_worlds, texts
+from tests.support.worlds.stream_world import (
+    ASKED,
+    Read,
+    code_of,
+    contents,
+    events_in,
+    num_submits,
+    read,
+    stream_worlds,
+    texts,
+)
 
 ROUTES = list(ASKED)
 
@@ -217,6 +227,56 @@ async def test_a_stream_belongs_to_its_tenant_and_its_key_to_its_body(worlds: li
         400,
         "invalid_idempotency_key",
     )
+
+
+async def test_a_place_behind_the_end_is_refused(worlds: list[AdminWorld]) -> None:
+    """It has the form of an id of this stream; whoever got none so far would take the answer for whole."""
+    one, two = worlds
+    path = "/v1/completions"
+    first = await whole(one, path, "ended")
+    at, [tag, *_] = f"/v1/streams/{first.stream}", first.last_id.split(".")
+    num_units = max(int(event.id.split(".")[2]) for event in first.events if event.id and not event.id.endswith(".z"))
+    assert (await read(two, "GET", at, last_event_id=f"{tag}.{num_units}.{num_units}")).status == 200
+    for place in (f"{num_units + 1}.{num_units + 1}", "100000.100000", "1.999999999"):
+        assert code_of(await read(two, "GET", at, last_event_id=f"{tag}.{place}")) == (400, "invalid_cursor"), place
+    one.worker.step_s = 0.02
+    begun = await read(one, "POST", path, body(path), most=3, idempotency_key="running")
+    at, [tag, *_] = f"/v1/streams/{begun.stream}", begun.last_id.split(".")
+    wrong = await read(two, "GET", at, last_event_id=f"{tag}.100000.100000")
+    assert "invalid_cursor" in wrong.events[-1].text
+    rest = await read(two, "GET", at, last_event_id=begun.last_id)
+    assert contents(begun, rest) == contents(first)
+    assert num_submits(worlds) == 3, "what the wrong one had computed is not computed again"
+
+
+async def test_a_body_that_is_written_in_another_way_is_the_same(worlds: list[AdminWorld]) -> None:
+    """White space and the order of its fields are its writer's."""
+    one, two = worlds
+    path = "/v1/completions"
+    first = await whole(one, path, "a key")
+    written = json.dumps(dict(reversed(body(path).items())), indent=4)
+    headers = {"authorization": f"Bearer {two.keys['user']}", "idempotency-key": "a key"}
+    again = await two.public.post(path, content=written, headers=headers | {"content-type": "application/json"})
+    assert (again.status_code, again.headers["idempotent-replayed"]) == (200, "true")
+    assert [event.text for event in events_in(again.text)] == texts(first)
+    assert num_submits(worlds) == 1
+
+
+@pytest.mark.parametrize("bound", [{"tenant_streams": 3}, {"tenant_bytes": 3000}])
+async def test_a_tenant_of_many_keys_loses_its_oldest_records(
+    redis_url: str, tmp_path: Path, bound: dict[str, int]
+) -> None:
+    """And no other tenant loses one."""
+    async with stream_worlds(redis_url, tmp_path, num=1, first=bound) as [world]:
+        path = "/v1/completions"
+        other = await read(world, "POST", path, body(path), idempotency_key="k", by="stranger")
+        reads = [await whole(world, path, f"k{number}") for number in range(9)]
+        kept = [(await read(world, "GET", f"/v1/streams/{found.stream}")).status for found in reads]
+        assert kept[-1] == 200
+        assert kept == sorted(kept, reverse=True), "the oldest ones are gone"
+        assert 1 <= kept.count(200) <= 3, kept
+        assert code_of(await read(world, "GET", f"/v1/streams/{reads[0].stream}")) == (410, "stream_gone")
+        assert (await read(world, "GET", f"/v1/streams/{other.stream}", by="stranger")).status == 200
 
 
 async def test_a_cancelled_stream_ends_and_stays_so(worlds: list[AdminWorld]) -> None:
