@@ -53,6 +53,8 @@ async def test_a_recorded_stream_goes_on_without_its_store_and_is_recorded_after
         await eventually(lambda: num_refused, "the store is away")
         found = await running
         assert contents(found) == expected
+        before = num_refused
+        await eventually(lambda: num_refused > before, "its end cannot be written")
         away.setattr(StreamStore, "open", AsyncMock(side_effect=DOWN))
         at, place = f"/v1/streams/{found.stream}", found.events[2].id
         assert code_of(await read(two, "GET", at, last_event_id=place)) == (503, "dependency_unavailable")
