@@ -154,3 +154,14 @@ async def test_a_tenant_has_so_much_and_what_was_deleted_makes_room(redis_url: s
 async def test_a_file_that_is_too_large_is_refused(redis_url: str, tmp_path: Path) -> None:
     async with stream_worlds(redis_url, tmp_path, num=1, files={"max_bytes": 1000}) as [world]:
         assert (await upload(world, lines(100))).status_code == 413
+
+
+async def test_a_file_is_gone_once_its_time_is_over(redis_url: str, tmp_path: Path) -> None:
+    async with stream_worlds(redis_url, tmp_path, num=1, files={"kept_s": 1.0, "sweep_s": 0.02}) as [world]:
+        found = (await upload(world, lines(1))).json()
+
+        async def is_gone() -> bool:
+            return (await call(world, "GET", f"{PATH}/{found['id']}/content")).status_code == 404
+
+        await eventually(is_gone, "the file is gone")
+        assert (await call(world, "GET", PATH)).json()["data"] == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -100,6 +102,26 @@ async def test_who_has_seen_a_part_is_not_given_all_of_it_without_the_record(
     assert code_of(refused) == (503, "dependency_unavailable")
     rest = await read(two, "POST", path, body(path), idempotency_key="cut", last_event_id=begun.last_id)
     assert contents(begun, rest) == expected
+
+
+async def test_the_record_is_there_sealed_before_the_first_byte(redis_url: str, tmp_path: Path) -> None:
+    """Nothing but the call that makes it writes here; a gateway that is asked next has it."""
+    path, planted = "/v1/completions", "the Blue Heron flies at dawn"
+    async with stream_worlds(redis_url, tmp_path, lease_s=600.0, first={"flush_s": 600.0}) as [one, two]:
+        one.worker.step_s, sent = 0.05, body(path, prompt=planted)
+        headers = {"authorization": f"Bearer {one.keys['user']}", "idempotency-key": "a key"}
+        async with (
+            one.public.stream("POST", path, json=sent, headers=headers) as answer,
+            open_redis(redis_url) as redis,
+        ):
+            assert await anext(answer.aiter_text())
+            kept = {key: await redis.hgetall(key) async for key in redis.scan_iter("stratos:stream*", _type="hash")}
+            found = str(kept)
+            assert answer.headers["x-stratos-stream"] in found
+            sealed = [base64.b64decode(text) for text in re.findall("[A-Za-z0-9+/]{65,}={0,2}", found)]
+            assert len(sealed) == 1, "the request"
+            assert planted.encode() not in sealed[0]
+            assert code_of(await read(two, "POST", path, body(path), idempotency_key="a key"))[0] == 422
 
 
 async def test_choices_are_resumed_each_where_it_stands(worlds: list[AdminWorld]) -> None:
@@ -259,6 +281,7 @@ async def test_a_body_that_is_written_in_another_way_is_the_same(worlds: list[Ad
     again = await two.public.post(path, content=written, headers=headers | {"content-type": "application/json"})
     assert (again.status_code, again.headers["idempotent-replayed"]) == (200, "true")
     assert [event.text for event in events_in(again.text)] == texts(first)
+    assert again.text.startswith("retry: 1000\nid: ")
     assert num_submits(worlds) == 1
 
 
