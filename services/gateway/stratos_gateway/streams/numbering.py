@@ -15,6 +15,7 @@ from stratos.common.errors import BadRequest, StratosError
 from stratos_gateway.http.sse import KEEP_ALIVE
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.openai.rendering import Renderer
+from stratos_gateway.streams.asking import bad_cursor
 from stratos_gateway.streams.cursor import FROM_THE_START, Cursor
 
 RETRY = b"retry: 1000\n"
@@ -127,10 +128,12 @@ class NumberedRenderer(Renderer):
         if self._is_behind:
             self._catch_up()
         events = _events(self._inner.stream_end(usage))
-        if self._num_skipped > self._num_events + len(events):
-            raise BadRequest("starting_after is no event of this stream", param="starting_after", code="invalid_cursor")
         if self._recorder is not None:
             self._recorder.note_whole()
+        if self._num_skipped > self._num_events + len(events):
+            raise BadRequest("starting_after is no event of this stream", param="starting_after", code="invalid_cursor")
+        if any(seen > units for seen, units in zip(self._seen, self._units, strict=True)):
+            raise bad_cursor()  # it lies behind the end, which no client has been told
         place, parts = self._place(), []
         for number, event in enumerate(events, 1):
             self._num_events += 1

@@ -151,12 +151,13 @@ class RecordReading:
                 finish_reason=piece.cause if piece.ends else None,
             )
         )
+        is_cut = choice.has_cuts
         while (chunk := choice.take()) is not None:
             chunk.index = piece.choice
             if chunk.is_first:
                 chunk.prompt_logprobs = self.prompt_logprobs[prompt]
             self.ready.append(chunk)
-            if not choice.has_cuts:
+            if not is_cut:
                 break
         note_continuation(self.ready, self.journals, self._token_of)
 

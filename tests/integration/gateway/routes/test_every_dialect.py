@@ -23,7 +23,7 @@ from redis.asyncio import Redis
 from stratos.api.worker.v1 import decode_pb2
 from stratos.core.ledger.entry import LedgerEntry
 from stratos.core.tenancy.content import ContentPolicy
-from stratos.core.tenancy.plan import ALL_MODELS, BATCH
+from stratos.core.tenancy.plan import ALL_MODELS, BATCH, CHEAP_TIERS
 from stratos.core.tenancy.prices import Budget, Price
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.receipt_store import ReceiptStore
@@ -246,12 +246,13 @@ async def test_a_budget_that_is_spent_refuses(world: World, redis: Redis, route:
 @pytest.mark.parametrize("route", [route for route in (*BODIES, SOCKET) if route != "/v1/messages"])
 async def test_a_cheaper_tier_waits_for_all_others_at_half_the_price(world: World, redis: Redis, route: str) -> None:
     world.keys.change_plan(KEY, ttft_ms=1, priority_class=1)
-    assert (await post(world, route, service_tier="flex")).status_code == 200
-    while not (found := await entries(redis)):  # noqa: ASYNC110
+    for tier in CHEAP_TIERS:
+        assert (await post(world, route, service_tier=tier)).status_code == 200
+    while len(found := await entries(redis)) < len(CHEAP_TIERS):  # noqa: ASYNC110
         await asyncio.sleep(0.02)
-    amounts = found[0].amounts
-    assert amounts.batch_discount == (amounts.gross - amounts.cached_discount) // 2 > 0 == amounts.credit
-    assert [request.terms.priority_class for request in world.router.requests] == [BATCH.priority_class]
+    for amounts in (entry.amounts for entry in found):
+        assert amounts.batch_discount == (amounts.gross - amounts.cached_discount) // 2 > 0 == amounts.credit
+    assert [request.terms.priority_class for request in world.router.requests] == [BATCH.priority_class] * 2
     assert (await code(world, route, service_tier="priority"))[0] == 400
 
 

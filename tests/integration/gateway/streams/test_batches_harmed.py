@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from stratos.common.errors import DependencyDown, NotFound
+from stratos.store.local_store import LocalStore
 from stratos.store.sealed.batch_store import BatchStore
 from stratos_gateway.files.lines import SLICE_LINES
 from tests.support.waiting import eventually
@@ -127,3 +129,39 @@ async def test_a_store_that_loses_all_results_fails_the_batch(
     found = await ended(worlds[0], (await submit(worlds[1], lines(1, "/v1/completions", max_tokens=1)))["id"])
     assert (found["status"], found["request_counts"]["total"]) == ("failed", 1)
     assert "lost" in found["errors"]["data"][0]["message"]
+
+
+@pytest.mark.parametrize("when", ["commit", "read_result"], ids=["of results", "of files"])
+async def test_a_batch_outlives_an_object_store_that_is_away(
+    worlds: list[AdminWorld], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """For 2 s, from the first result that is written, or the first that is read: the work is done again."""
+    begun, refused = list[float](), list[str]()
+
+    def begins(method: Any) -> Any:
+        async def called(*asked: Any) -> Any:
+            begun.append(time.monotonic())
+            return await method(*asked)
+
+        return called
+
+    def away(method: Any) -> Any:
+        async def called(store: LocalStore, key: str, *more: Any) -> Any:
+            if begun and time.monotonic() < begun[0] + 2.0:
+                refused.append(key)
+                raise DependencyDown("the object store does not answer")
+            return await method(store, key, *more)
+
+        return called
+
+    monkeypatch.setattr(BatchStore, when, begins(getattr(BatchStore, when)))
+    for name in ("put", "read", "delete", "fetch"):
+        monkeypatch.setattr(LocalStore, name, away(getattr(LocalStore, name)))
+    num = SLICE_LINES + 1
+    rows = lines(num, "/v1/chat/completions", max_tokens=2)
+    found = await ended(worlds[0], (await submit(worlds[1], rows))["id"])
+    assert refused
+    assert (found["status"], found["request_counts"]) == ("completed", {"total": num, "completed": num, "failed": 0})
+    answers = await rows_of(worlds[0], found["output_file_id"])
+    assert [row["custom_id"] for row in answers] == [row["custom_id"] for row in rows]
+    await eventually(partial(is_billed, worlds[0], num), "every line is billed once")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,7 @@ async def call(world: AdminWorld, method: str, path: str, *, by: str = "user", *
     return await world.public.request(method, path, headers=headers, **more)
 
 
-async def upload(world: AdminWorld, content: bytes, by: str = "user", **fields: str) -> httpx.Response:
+async def upload(world: AdminWorld, content: Any, by: str = "user", **fields: str) -> httpx.Response:
     form = {"purpose": "batch", **fields}
     return await call(world, "POST", PATH, by=by, data=form, files={"file": ("in.jsonl", content)})
 
@@ -104,6 +106,39 @@ async def test_what_is_no_batch_is_refused_by_its_line(worlds: list[AdminWorld])
     assert (await call(one, "GET", PATH)).json()["data"][0]["id"] == found["id"]
 
 
+async def refused_beside_a_neighbour(world: AdminWorld, content: Any) -> str:
+    """What an upload is refused with, while another tenant asks and is answered."""
+    uploading = asyncio.create_task(upload(world, content))
+    statuses = []
+    while not uploading.done():
+        body = {"model": "base", "prompt": "go", "max_tokens": 2}
+        statuses.append((await call(world, "POST", "/v1/completions", by="stranger", json=body)).status_code)
+    answer = await uploading
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_file")
+    assert set(statuses) == {200}
+    return str(answer.json()["error"]["message"])
+
+
+async def test_a_line_of_10_mb_is_refused_and_disturbs_no_neighbour(worlds: list[AdminWorld]) -> None:
+    message = await refused_beside_a_neighbour(worlds[0], lines(2) + lines(1, "x" * 10_000_000) + lines(1))
+    assert "line 3" in message
+    assert "longer than 1048576 bytes" in message
+    assert (await call(worlds[0], "GET", PATH)).json()["data"] == []
+
+
+@pytest.mark.slow
+async def test_wrong_json_in_one_of_a_million_lines_is_named(redis_url: str, tmp_path: Path) -> None:
+    async with stream_worlds(redis_url, tmp_path, num=1) as [world]:
+        begin, end = lines(1, "go").split(b"c0")
+        with io.BytesIO() as file:
+            file.writelines(begin + b"c%d" % number + end for number in range(999_998))
+            file.write(b'{"custom_id": "last", }\n')
+            file.seek(0)
+            message = await refused_beside_a_neighbour(world, file)
+        assert "line 999999" in message
+        assert "not JSON" in message
+
+
 async def test_a_tenant_has_so_much_and_what_was_deleted_makes_room(redis_url: str, tmp_path: Path) -> None:
     async with stream_worlds(redis_url, tmp_path, num=1, files={"tenant_bytes": 30_000, "sweep_s": 0.02}) as [world]:
         content = lines(150)
@@ -119,3 +154,14 @@ async def test_a_tenant_has_so_much_and_what_was_deleted_makes_room(redis_url: s
 async def test_a_file_that_is_too_large_is_refused(redis_url: str, tmp_path: Path) -> None:
     async with stream_worlds(redis_url, tmp_path, num=1, files={"max_bytes": 1000}) as [world]:
         assert (await upload(world, lines(100))).status_code == 413
+
+
+async def test_a_file_is_gone_once_its_time_is_over(redis_url: str, tmp_path: Path) -> None:
+    async with stream_worlds(redis_url, tmp_path, num=1, files={"kept_s": 1.0, "sweep_s": 0.02}) as [world]:
+        found = (await upload(world, lines(1))).json()
+
+        async def is_gone() -> bool:
+            return (await call(world, "GET", f"{PATH}/{found['id']}/content")).status_code == 404
+
+        await eventually(is_gone, "the file is gone")
+        assert (await call(world, "GET", PATH)).json()["data"] == []

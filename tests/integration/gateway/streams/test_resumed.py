@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,9 +16,20 @@ import pytest
 from stratos.common.errors import DependencyDown
 from stratos.store.redis import open_redis
 from stratos.store.sealed.stream_store import StreamStore
+from stratos_gateway.streams.codec import decode_head
 from tests.support.waiting import eventually
 from tests.support.worlds.admin_world import AdminWorld
-from tests.support.worlds.stream_world import ASKED, Read, code_of, contents, num_submits, read, stream_worlds, texts
+from tests.support.worlds.stream_world import (
+    ASKED,
+    Read,
+    code_of,
+    contents,
+    events_in,
+    num_submits,
+    read,
+    stream_worlds,
+    texts,
+)
 
 ROUTES = list(ASKED)
 
@@ -90,6 +103,26 @@ async def test_who_has_seen_a_part_is_not_given_all_of_it_without_the_record(
     assert code_of(refused) == (503, "dependency_unavailable")
     rest = await read(two, "POST", path, body(path), idempotency_key="cut", last_event_id=begun.last_id)
     assert contents(begun, rest) == expected
+
+
+async def test_the_record_is_there_sealed_before_the_first_byte(redis_url: str, tmp_path: Path) -> None:
+    """Nothing but the call that makes it writes here; a gateway that is asked next has it."""
+    path = "/v1/completions"
+    async with stream_worlds(redis_url, tmp_path, lease_s=600.0, first={"flush_s": 600.0}) as [one, two]:
+        one.worker.step_s, sent = 0.05, body(path, max_tokens=59)
+        headers = {"authorization": f"Bearer {one.keys['user']}", "idempotency-key": "a key"}
+        async with (
+            one.public.stream("POST", path, json=sent, headers=headers) as answer,
+            open_redis(redis_url) as redis,
+        ):
+            assert await anext(answer.aiter_text())
+            kept = {key: await redis.hgetall(key) async for key in redis.scan_iter("stratos:stream*", _type="hash")}
+            found = str(kept)
+            assert answer.headers["x-stratos-stream"] in found
+            sealed = [base64.b64decode(text) for text in re.findall("[A-Za-z0-9+/]{65,}={0,2}", found)]
+            assert len(sealed) == 1, "the request"
+            assert not any(decode_head(sealed[0][begin:]) for begin in range(64)), "it is packed, and can be read"
+            assert code_of(await read(two, "POST", path, body(path), idempotency_key="a key"))[0] == 422
 
 
 async def test_choices_are_resumed_each_where_it_stands(worlds: list[AdminWorld]) -> None:
@@ -217,6 +250,57 @@ async def test_a_stream_belongs_to_its_tenant_and_its_key_to_its_body(worlds: li
         400,
         "invalid_idempotency_key",
     )
+
+
+async def test_a_place_behind_the_end_is_refused(worlds: list[AdminWorld]) -> None:
+    """It has the form of an id of this stream; whoever got none so far would take the answer for whole."""
+    one, two = worlds
+    path = "/v1/completions"
+    first = await whole(one, path, "ended")
+    at, [tag, *_] = f"/v1/streams/{first.stream}", first.last_id.split(".")
+    num_units = max(int(event.id.split(".")[2]) for event in first.events if event.id and not event.id.endswith(".z"))
+    assert (await read(two, "GET", at, last_event_id=f"{tag}.{num_units}.{num_units}")).status == 200
+    for place in (f"{num_units + 1}.{num_units + 1}", "100000.100000", "1.999999999"):
+        assert code_of(await read(two, "GET", at, last_event_id=f"{tag}.{place}")) == (400, "invalid_cursor"), place
+    one.worker.step_s = 0.02
+    begun = await read(one, "POST", path, body(path), most=3, idempotency_key="running")
+    at, [tag, *_] = f"/v1/streams/{begun.stream}", begun.last_id.split(".")
+    wrong = await read(two, "GET", at, last_event_id=f"{tag}.100000.100000")
+    assert "invalid_cursor" in wrong.events[-1].text
+    rest = await read(two, "GET", at, last_event_id=begun.last_id)
+    assert contents(begun, rest) == contents(first)
+    assert num_submits(worlds) == 3, "what the wrong one had computed is not computed again"
+
+
+async def test_a_body_that_is_written_in_another_way_is_the_same(worlds: list[AdminWorld]) -> None:
+    """White space and the order of its fields are its writer's."""
+    one, two = worlds
+    path = "/v1/completions"
+    first = await whole(one, path, "a key")
+    written = json.dumps(dict(reversed(body(path).items())), indent=4)
+    headers = {"authorization": f"Bearer {two.keys['user']}", "idempotency-key": "a key"}
+    again = await two.public.post(path, content=written, headers=headers | {"content-type": "application/json"})
+    assert (again.status_code, again.headers["idempotent-replayed"]) == (200, "true")
+    assert [event.text for event in events_in(again.text)] == texts(first)
+    assert again.text.startswith("retry: 1000\nid: ")
+    assert num_submits(worlds) == 1
+
+
+@pytest.mark.parametrize("bound", [{"tenant_streams": 3}, {"tenant_bytes": 3000}])
+async def test_a_tenant_of_many_keys_loses_its_oldest_records(
+    redis_url: str, tmp_path: Path, bound: dict[str, int]
+) -> None:
+    """And no other tenant loses one."""
+    async with stream_worlds(redis_url, tmp_path, num=1, first=bound) as [world]:
+        path = "/v1/completions"
+        other = await read(world, "POST", path, body(path), idempotency_key="k", by="stranger")
+        reads = [await whole(world, path, f"k{number}") for number in range(9)]
+        kept = [(await read(world, "GET", f"/v1/streams/{found.stream}")).status for found in reads]
+        assert kept[-1] == 200
+        assert kept == sorted(kept, reverse=True), "the oldest ones are gone"
+        assert 1 <= kept.count(200) <= 3, kept
+        assert code_of(await read(world, "GET", f"/v1/streams/{reads[0].stream}")) == (410, "stream_gone")
+        assert (await read(world, "GET", f"/v1/streams/{other.stream}", by="stranger")).status == 200
 
 
 async def test_a_cancelled_stream_ends_and_stays_so(worlds: list[AdminWorld]) -> None:

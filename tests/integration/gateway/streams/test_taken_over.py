@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import openai
 import pytest
 
+from stratos.rpc.clients.gateway import fetch_snapshot
 from tests.support.servers.plain_http import plain_openai
 from tests.support.waiting import LIMIT_S, eventually
 from tests.support.worlds.admin_world import AdminWorld
@@ -59,6 +61,45 @@ async def test_a_gateway_that_leaves_gives_its_streams_up(worlds: list[AdminWorl
     found = contents(begun, rest)
     assert found[0] == expected[0]
     assert len(found["others"]) == len(expected["others"])
+
+
+async def let_stay(worlds: list[AdminWorld], detach_s: int) -> None:
+    """Streams of the tenant go on for so long without their client."""
+    changed = {"plan": "premium", "overrides": {"detach_s": detach_s}}
+    assert (await worlds[0].call("PUT", "/tenants/acme", changed)).status_code == 200
+
+    async def is_known() -> bool:
+        shown = [(await fetch_snapshot(world.service.address)).decode() for world in worlds]
+        return all(f'"detach_s":{detach_s}' in text.replace("\\", "").replace(" ", "") for text in shown)
+
+    await eventually(is_known, "the plan is known")
+
+
+async def test_a_stream_that_may_stay_goes_on_without_its_client(redis_url: str, tmp_path: Path) -> None:
+    """It is whole before the client comes back, and the other gateway shows it."""
+    async with stream_worlds(redis_url, tmp_path, lease_s=600.0) as [one, two]:
+        expected = contents(await read(two, "POST", PATH, BODY, idempotency_key="whole"))
+        await let_stay([one, two], 600)
+        one.worker.step_s = 0.02
+        begun = await read(one, "POST", PATH, BODY, most=3, idempotency_key="left")
+        await eventually(lambda: not one.worker.running, "the stream has ended")
+        rest = await read(two, "GET", f"/v1/streams/{begun.stream}", last_event_id=begun.last_id)
+        assert contents(begun, rest) == expected
+        assert not one.worker.cancels
+        assert num_submits([one, two]) == 2, "each is computed once"
+
+
+@pytest.mark.parametrize("detach_s", [0, 1])
+async def test_a_client_that_never_comes_back_costs_its_time(redis_url: str, tmp_path: Path, detach_s: int) -> None:
+    """The whole answer would take longer than anyone waits here."""
+    async with stream_worlds(redis_url, tmp_path, num=1, lease_s=600.0) as [one]:
+        await let_stay([one], detach_s)
+        one.worker.step_s = 0.1
+        one.worker.script = lambda submit, choice: [7] * 60_000
+        begun = time.monotonic()
+        await read(one, "POST", PATH, {**BODY, "max_tokens": 4000}, most=2, idempotency_key="left")
+        await eventually(lambda: one.worker.cancels, "the worker is told to stop")
+        assert time.monotonic() - begun >= detach_s
 
 
 async def test_an_sdk_reads_a_recorded_stream_and_its_comments(redis_url: str, tmp_path: Path) -> None:

@@ -297,5 +297,5 @@ async def test_a_client_stands_in_the_rest_by_the_tokens_of_the_rest() -> None:
     buffer = bytearray()
     add_piece(buffer, Piece(0, [11, 12, 13, 14]), 1)
     reading.absorb(StreamRecord(found=Found.LIVE, blocks=[encode_block((0,), 0, bytes(buffer))]))
-    assert [chunk.token_ids for chunk in reading.ready] == [[11, 12]]
+    assert [chunk.token_ids for chunk in reading.ready] == [[11, 12], [13, 14]]  # which waits for no other
     assert reading.usage == Usage(0, 4, 0)
