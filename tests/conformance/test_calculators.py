@@ -27,6 +27,8 @@ from tests.support.reference.tiny_models import FAMILIES, save_tiny
 from tests.support.worlds.plan_driver import load_runner
 
 BATCH, SEQ_LEN, BLOCK = 3, 41, 4
+ON_CPU = [("fp8", True), ("int8", True)]
+"""Codes with scales beside them."""
 
 IN_GROUPS = [("fp8", "fp8"), ("int4-g32", "int4"), ("nf4", "nf4")]
 WHOLE_GROUPS: dict[str, Any] = {
@@ -82,11 +84,18 @@ def test_weights_in_groups_are_those_that_the_engine_counts(
     assert weights == pytest.approx(read_need(tmp_path, quantization).weight_bytes("bfloat16"), rel=1e-3)
 
 
-@pytest.mark.parametrize("kv_dtype", ["auto", "fp8"])
+@pytest.mark.parametrize(("kv_dtype", "on_cpu"), [("auto", False), ("auto", True), ("fp8", False), *ON_CPU])
 @pytest.mark.parametrize("dtype", DTYPE_BYTES)
-def test_a_token_takes_what_the_engine_counts(folder: Path, dtype: str, kv_dtype: str) -> None:
-    sheet = estimate_kv(shape_of(folder), KvAsk(weights=dtype, kv_dtype=kv_dtype))
-    assert sheet["token_bytes"] == need_of(folder).token_bytes(dtype, kv_dtype)
+def test_a_token_takes_what_the_engine_counts(folder: Path, dtype: str, kv_dtype: str, on_cpu: bool) -> None:
+    sheet = estimate_kv(shape_of(folder), KvAsk(weights=dtype, kv_dtype=kv_dtype, on_cpu=on_cpu))
+    assert sheet["token_bytes"] == need_of(folder).token_bytes(dtype, kv_dtype, has_scales=on_cpu)
+
+
+@pytest.mark.parametrize(("kv_dtype", "on_cpu"), ON_CPU)
+def test_a_block_of_codes_takes_the_pages_that_the_engine_allocates(folder: Path, kv_dtype: str, on_cpu: bool) -> None:
+    pages = load_runner(folder, block_size=BLOCK, kv_dtype=kv_dtype).pages.tensor
+    ask = KvAsk(weights="float32", kv_dtype=kv_dtype, seq_len=BLOCK, block_size=BLOCK, on_cpu=on_cpu)
+    assert estimate_kv(shape_of(folder), ask)["kv_bytes"] == pages[0].nbytes
 
 
 def test_a_batch_takes_the_pages_that_the_engine_allocates(folder: Path) -> None:
