@@ -23,6 +23,7 @@ from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.sizing.case import Room, SizingCase
 from stratos.engine.sizing.need import DTYPE_BYTES, ModelNeed, read_need
 from stratos.engine.sizing.plan import plan_engine
+from tests.support.reference.quantised_models import quantise_folder
 from tests.support.reference.tiny_models import FAMILIES, save_tiny
 from tests.support.worlds.plan_driver import load_runner
 
@@ -30,7 +31,10 @@ BATCH, SEQ_LEN, BLOCK = 3, 41, 4
 ON_CPU = [("fp8", True), ("int8", True)]
 """Codes with scales beside them."""
 
-IN_GROUPS = [("fp8", "fp8"), ("int4-g32", "int4"), ("nf4", "nf4")]
+IN_GROUPS = [("fp8", "fp8"), ("int4-g32", "int4"), ("nf4", "nf4"), ("mxfp4-f32", "mxfp4")]
+OF_FILES = [("nvfp4", "compressed-nvfp4"), ("nvfp4", "modelopt-nvfp4"), ("nf4", "nf4"), ("nf4", "nf4-double"),
+            ("mxfp4-f32", "compressed-mxfp4"), ("llm-int8", "llm-int8"), ("int8", "compressed-w8a8"),
+            ("fp8", "modelopt-fp8")]  # fmt: skip
 WHOLE_GROUPS: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -65,7 +69,7 @@ def test_weights_are_those_that_the_engine_counts(folder: Path, dtype: str) -> N
     assert weights == need_of(folder).weight_bytes(dtype)
 
 
-@pytest.mark.parametrize(("scheme", "quantization"), [("int8", "int8"), *IN_GROUPS])
+@pytest.mark.parametrize(("scheme", "quantization"), [("int8", "int8"), ("llm-int8", "llm-int8"), *IN_GROUPS])
 def test_quantised_weights_are_those_that_the_engine_counts(folder: Path, scheme: str, quantization: str) -> None:
     """Layers that no whole groups fill stay floats."""
     weights = weight_steps(shape_of(folder), find_scheme(scheme))[-1].value
@@ -82,6 +86,18 @@ def test_weights_in_groups_are_those_that_the_engine_counts(
     save_tiny(tmp_path, prefix, **{**changes, **WHOLE_GROUPS})
     weights = weight_steps(find_shape(str(tmp_path)), find_scheme(scheme))[-1].value
     assert weights == pytest.approx(read_need(tmp_path, quantization).weight_bytes("bfloat16"), rel=1e-3)
+
+
+@pytest.mark.parametrize(("scheme", "layout"), OF_FILES)
+def test_weights_of_quantised_files_are_those_that_the_engine_counts(tmp_path: Path, scheme: str, layout: str) -> None:
+    """A layer of each file stays floats, which no formula knows: it is added."""
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8, "head_dim": 32}
+    save_tiny(tmp_path, "Llama", **sizes, num_key_value_heads=4)
+    shape, chosen = find_shape(str(tmp_path)), find_scheme(scheme)
+    bits = chosen.bits + chosen.scale_bits / chosen.group_size
+    weights = weight_steps(shape, chosen)[-1].value + 256 * 256 * (2 - bits / 8)
+    quantise_folder(tmp_path, layout)
+    assert weights == pytest.approx(read_need(tmp_path).weight_bytes("bfloat16"), rel=1e-2)
 
 
 @pytest.mark.parametrize(("kv_dtype", "on_cpu"), [("auto", False), ("auto", True), ("fp8", False), *ON_CPU])
