@@ -24,13 +24,19 @@ from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.sizing.case import Room, SizingCase
 from stratos.engine.sizing.need import DTYPE_BYTES, ModelNeed, read_need
 from stratos.engine.sizing.plan import plan_engine
+from tests.support.reference.quantised_models import quantise_folder
 from tests.support.reference.tiny_models import FAMILIES, save_tiny
 from tests.support.worlds.engine_settings import runner_config
 from tests.support.worlds.plan_driver import load_runner
 
 BATCH, SEQ_LEN, BLOCK = 3, 41, 4
+ON_CPU = [("fp8", True), ("int8", True)]
+"""Codes with scales beside them."""
 
-IN_GROUPS = [("fp8", "fp8"), ("int4-g32", "int4"), ("nf4", "nf4")]
+IN_GROUPS = [("fp8", "fp8"), ("int4-g32", "int4"), ("nf4", "nf4"), ("mxfp4-f32", "mxfp4")]
+OF_FILES = [("nvfp4", "compressed-nvfp4"), ("nvfp4", "modelopt-nvfp4"), ("nf4", "nf4"), ("nf4", "nf4-double"),
+            ("mxfp4-f32", "compressed-mxfp4"), ("llm-int8", "llm-int8"), ("int8", "compressed-w8a8"),
+            ("fp8", "modelopt-fp8")]  # fmt: skip
 WHOLE_GROUPS: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -65,7 +71,7 @@ def test_weights_are_those_that_the_engine_counts(folder: Path, dtype: str) -> N
     assert weights == need_of(folder).weight_bytes(dtype)
 
 
-@pytest.mark.parametrize(("scheme", "quantization"), [("int8", "int8"), *IN_GROUPS])
+@pytest.mark.parametrize(("scheme", "quantization"), [("int8", "int8"), ("llm-int8", "llm-int8"), *IN_GROUPS])
 def test_quantised_weights_are_those_that_the_engine_counts(folder: Path, scheme: str, quantization: str) -> None:
     """Layers that no whole groups fill stay floats."""
     weights = weight_steps(shape_of(folder), find_scheme(scheme))[-1].value
@@ -84,11 +90,30 @@ def test_weights_in_groups_are_those_that_the_engine_counts(
     assert weights == pytest.approx(read_need(tmp_path, quantization).weight_bytes("bfloat16"), rel=1e-3)
 
 
-@pytest.mark.parametrize("kv_dtype", ["auto", "fp8"])
+@pytest.mark.parametrize(("scheme", "layout"), OF_FILES)
+def test_weights_of_quantised_files_are_those_that_the_engine_counts(tmp_path: Path, scheme: str, layout: str) -> None:
+    """A layer of each file stays floats, which no formula knows: it is added."""
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8, "head_dim": 32}
+    save_tiny(tmp_path, "Llama", **sizes, num_key_value_heads=4)
+    shape, chosen = find_shape(str(tmp_path)), find_scheme(scheme)
+    bits = chosen.bits + chosen.scale_bits / chosen.group_size
+    weights = weight_steps(shape, chosen)[-1].value + 256 * 256 * (2 - bits / 8)
+    quantise_folder(tmp_path, layout)
+    assert weights == pytest.approx(read_need(tmp_path).weight_bytes("bfloat16"), rel=1e-2)
+
+
+@pytest.mark.parametrize(("kv_dtype", "on_cpu"), [("auto", False), ("auto", True), ("fp8", False), *ON_CPU])
 @pytest.mark.parametrize("dtype", DTYPE_BYTES)
-def test_a_token_takes_what_the_engine_counts(folder: Path, dtype: str, kv_dtype: str) -> None:
-    sheet = estimate_kv(shape_of(folder), KvAsk(weights=dtype, kv_dtype=kv_dtype))
-    assert sheet["token_bytes"] == need_of(folder).token_bytes(dtype, kv_dtype)
+def test_a_token_takes_what_the_engine_counts(folder: Path, dtype: str, kv_dtype: str, on_cpu: bool) -> None:
+    sheet = estimate_kv(shape_of(folder), KvAsk(weights=dtype, kv_dtype=kv_dtype, on_cpu=on_cpu))
+    assert sheet["token_bytes"] == need_of(folder).token_bytes(dtype, kv_dtype, has_scales=on_cpu)
+
+
+@pytest.mark.parametrize(("kv_dtype", "on_cpu"), ON_CPU)
+def test_a_block_of_codes_takes_the_pages_that_the_engine_allocates(folder: Path, kv_dtype: str, on_cpu: bool) -> None:
+    pages = load_runner(folder, block_size=BLOCK, kv_dtype=kv_dtype).pages.tensor
+    ask = KvAsk(weights="float32", kv_dtype=kv_dtype, seq_len=BLOCK, block_size=BLOCK, on_cpu=on_cpu)
+    assert estimate_kv(shape_of(folder), ask)["kv_bytes"] == pages[0].nbytes
 
 
 def test_a_batch_takes_the_pages_that_the_engine_allocates(folder: Path) -> None:

@@ -25,6 +25,7 @@ REFUSED = {
     "anew": r"\banew\b",
     "of late": r"\bof late\b",
     "talks nonsense": r"\btalks nonsense\b",
+    "a sketch, a case study (published claim)": r"\b(earl\w+|first|the) sketch(es)?\b|\bcase stud(y|ies)\b",
     "a person's word": r"'s word\b|\bword alone\b",
     "a docstring that sends the reader elsewhere": r'"""See ``[^`]*``\.?"""',
 }

@@ -18,8 +18,10 @@ from stratos.calculators.published import kv_claims
 from stratos.calculators.sheet import Sheet
 from stratos.engine.contract.kv_groups import group_layers
 from stratos.engine.settings import SchedulerConfig
+from stratos.engine.sizing.need import KV_SCALE_BYTES
 
 _TOKEN_LAYER = Formula("token_layer_bytes", "2 * kv_heads * head_dim * element_bytes")
+_CODED_LAYER = Formula("token_layer_bytes", "2 * kv_heads * (head_dim * element_bytes + scale_bytes)")
 _LATENT_LAYER = Formula("token_layer_bytes", "latent_size * element_bytes")
 _TOKEN = Formula("token_bytes", "layers * token_layer_bytes")
 _HELD = Formula("held_tokens", "ceil(seq_len / block_size) * block_size")
@@ -71,6 +73,11 @@ def estimate_kv(shape: ModelShape, ask: KvAsk) -> Sheet:
     element = kv_element_bytes(ask.kv_dtype, find_scheme(ask.weights))
     if shape.latent_size:
         layer = _LATENT_LAYER("one latent vector for all heads", latent_size=shape.latent_size, element_bytes=element)
+    elif ask.on_cpu and element == 1:
+        layer = _CODED_LAYER(
+            "an engine on a CPU keeps a scale of every head and token",
+            kv_heads=shape.num_kv_heads, head_dim=shape.head_dim, element_bytes=element, scale_bytes=KV_SCALE_BYTES,
+        )  # fmt: skip
     else:
         layer = _TOKEN_LAYER(kv_heads=shape.num_kv_heads, head_dim=shape.head_dim, element_bytes=element)
     token = _TOKEN(layers=shape.num_layers, token_layer_bytes=layer.value)

@@ -31,6 +31,7 @@ WEIGHT_SCHEMES = {
     "int4": WeightScheme(4, 16, 128, "bfloat16", 128),
     "int4-g32": WeightScheme(4, 32, 32, "bfloat16", 32),
     "mxfp4": WeightScheme(4, 8, 32, "bfloat16", 32),
+    "mxfp4-f32": WeightScheme(4, 32, 32, "bfloat16", 32),
     "nf4": WeightScheme(4, 32, 64, "bfloat16", 64),
     "nf4-double": WeightScheme(4, 8, 64, "bfloat16", 64),
     "nvfp4": WeightScheme(4, 8, 16, "bfloat16", 32),
@@ -38,7 +39,8 @@ WEIGHT_SCHEMES = {
 }
 """One scale of fp8 and int8 serves a whole row: less than a thousandth.
 
-``int4`` is how checkpoints are published, ``int4-g32`` what ``--quantization int4`` and Q4_0 take in our engine.
+``int4`` is how checkpoints are published, ``int4-g32`` what ``--quantization int4`` and Q4_0 take in our engine; so
+is ``mxfp4`` a file, and ``mxfp4-f32`` what our engine holds of one or of ``--quantization mxfp4``, with float32 scales.
 ``nf4-double`` is a file with double quantisation; our engine holds what ``nf4`` says of either.
 """
 SCHEMES_HELP = f"Weights: {', '.join(WEIGHT_SCHEMES)}."
