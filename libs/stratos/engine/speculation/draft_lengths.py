@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from stratos.engine.scheduler.cost_model import StepCostModel, StepLoad
 from stratos.engine.sequence import DraftState, Sequence
+from stratos.engine.speculation.draft_purse import DraftPurse
 
 FIRST_CHANCE = 0.6
 """Of a draft of a new sequence, before the engine has learned from others."""
@@ -48,6 +49,7 @@ class DraftLengths:
         self._cost = StepCostModel()
         self._chances: dict[str, float] = {}
         self._num_steps = self._num_tried = 0
+        self.purse = DraftPurse()
 
     def learn(self, sequence: Sequence, state: DraftState) -> None:
         """Compare the drafts proposed last with the tokens that came."""

@@ -4,7 +4,8 @@ Of each kind of draft it is learned how often it is right.  A sequence whose dra
 less often, so that they cost nothing where they do not pay.  Where drafting itself takes time, how much is drafted is
 chosen before; a look at a sequence whose drafts do not pay is then a probe of two tokens that do not run.  What has to
 be done before it can be drafted for a sequence at all is done once drafts would have saved as much: an answer that ends
-soon pays for none of it, and a long one no more than twice (the ski rental problem).
+soon pays for none of it, and a long one no more than twice (the ski rental problem).  Drafts that lose all the same
+rest (``draft_purse``); those that a grammar forces do not.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _log = logging.getLogger(__name__)
 GRAMMAR = "grammar"
 """Who drafted what a grammar forces."""
 NUM_PROBED, PROBING_SHARE = 2, 0.01
-"""Tokens of a probe, and the share of time that probes may take."""
+"""Tokens of a probe, and the share of the steps' time that probes may take."""
 MAX_BLIND_GAP = 4
 """Tokens between two looks where there was no guess: a copy may begin at any token, and pays from its first on."""
 MAX_LOOK_S = 1.0
@@ -103,6 +104,7 @@ class Drafting:
             load: of the step without drafts.
         """
         offers, asks = list[Offer](), list[DraftAsk]()
+        may_ask = self._lengths is None or self._lengths.purse.may_go_on
         for sequence, most in wanted:
             state = sequence.drafting = sequence.drafting or DraftState()
             if self._lengths is not None:
@@ -110,7 +112,7 @@ class Drafting:
             forced = tuple(sequence.grammar.forced()[:most]) if sequence.grammar is not None else ()
             if forced:
                 offers.append(self._offer(DraftAsk(sequence, state, most), GRAMMAR, forced))
-            elif not state.is_off and len(sequence.tokens) >= state.next_look:
+            elif may_ask and not state.is_off and len(sequence.tokens) >= state.next_look:
                 self._known[sequence.seq_id] = sequence
                 asks.append(DraftAsk(sequence, state, most))
         return offers + (self._asked(asks, load) if asks else [])
@@ -159,19 +161,19 @@ class Drafting:
         for ask, (chance, _), count in zip(asks, offered, chosen, strict=True):
             if not count:
                 self.pause(ask.sequence, ask.state)
-            elif not self._has_earned(ask, lengths.promised_s(load, chance, count, token_s)):
+            elif not self._has_earned(ask, lengths.promised_s(load, chance, count, token_s), lengths.purse.may_begin):
                 count = 0
-            if not count and self._clock.now() < self._next_probe_s:
+            if not count and lengths.purse.busy_s < self._next_probe_s:
                 continue
             kept.append(DraftAsk(ask.sequence, ask.state, count or min(NUM_PROBED, ask.max_tokens)))
             runs.append(count)
         return kept, runs
 
-    def _has_earned(self, ask: DraftAsk, promised_s: float) -> bool:
+    def _has_earned(self, ask: DraftAsk, promised_s: float, may_begin: bool) -> bool:
         """Whether drafts, with what this one promises, would have saved what the proposer owes for the sequence."""
-        state = ask.state
+        state, owed_s = ask.state, self._proposer.owed_s(ask.sequence)
         state.promised_s += promised_s
-        if state.promised_s < self._proposer.owed_s(ask.sequence):
+        if state.promised_s < owed_s or (owed_s > promised_s and not may_begin):
             return False
         state.promised_s = 0.0
         return True
@@ -185,8 +187,8 @@ class Drafting:
             _log.exception("the proposer of drafts failed; the requests go on without them")
         if took_s <= MAX_LOOK_S:
             self._rest_s = FIRST_REST_S
-            if num_probes:
-                self._next_probe_s = begin_s + took_s + took_s * num_probes / len(asks) / PROBING_SHARE
+            if num_probes and self._lengths is not None:
+                self._next_probe_s = self._lengths.purse.busy_s + took_s * num_probes / len(asks) / PROBING_SHARE
             return True
         for ask in asks:
             self._fail(ask)

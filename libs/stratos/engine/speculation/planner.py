@@ -13,7 +13,7 @@ from stratos.engine.requests.context import EngineContext
 from stratos.engine.scheduler.cost_model import StepLoad, load_of
 from stratos.engine.sequence import Sequence
 from stratos.engine.speculation.draft_lengths import DraftLengths
-from stratos.engine.speculation.drafting import Drafting, Offer
+from stratos.engine.speculation.drafting import MAX_LOOK_S, Drafting, Offer
 from stratos.engine.speculation.making import check_speculation
 from stratos.engine.speculation.proposer import Proposer
 from stratos.engine.step_tracker import LaunchedStep
@@ -56,12 +56,18 @@ class DraftPlanner:
             elif offer.length is None:
                 self._drafting.pause(offer.sequence, offer.state)
         result.drafts += self._drafting.take_counts()
-        result.draft_cost_s += max(0.0, clock.now() - begin_s)
+        took_s = max(0.0, clock.now() - begin_s)
+        result.draft_cost_s += took_s
+        if self._lengths is not None and took_s <= MAX_LOOK_S:  # after a longer one the proposer rests anyhow
+            self._lengths.purse.settle(took_s, 0.0)
 
     def observe(self, step: LaunchedStep, seconds: float, result: StepResult) -> None:
         """A step without prompts took so long, and has retired."""
         num_drafted = result.num_drafted
-        if self._lengths is None or not self._lengths.wants(num_drafted):
+        if self._lengths is None:
+            return
+        self._lengths.purse.pass_step(seconds)
+        if not self._lengths.wants(num_drafted):
             return
         load = step.load
         self._lengths.observe(load, seconds)
@@ -69,6 +75,7 @@ class DraftPlanner:
             worth = self._lengths.worth(load, num_drafted, result.num_accepted)
             result.draft_cost_s += worth.cost_s
             result.draft_saved_s += worth.saved_s
+            self._lengths.purse.settle(*worth)
 
     def forget_tenant(self, tenant: str) -> None:
         """Drop what the tenant's requests have left with the proposer."""

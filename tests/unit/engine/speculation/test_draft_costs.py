@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stratos.common.clock import FakeClock
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig, SpeculationConfig
-from stratos.engine.speculation.draft_lengths import NUM_TRIED
+from stratos.engine.speculation.draft_lengths import NUM_TRIED, DraftLengths
+from stratos.engine.speculation.draft_purse import CREDIT_S, DraftPurse
 from stratos.engine.speculation.model_draft import ModelProposer
 from tests.support.worlds.engine_driver import drain, expected, make_request
 
@@ -19,6 +22,7 @@ class TimedModels:
 
     def __init__(self, **draft: int) -> None:
         self.clock, self.draft_s, self.num_prompt_tokens = FakeClock(), 0.0, 0
+        self.draft_token_s = DRAFT_S
         target = FakeRunner(FakeConfig(block_size=4, num_blocks=600))
         cheap = FakeRunner(FakeConfig(**{"block_size": 4, "num_blocks": 600, **draft}))
         launch, launch_draft = target.launch, cheap.launch
@@ -29,7 +33,7 @@ class TimedModels:
 
         def timed_draft(plan):
             is_prompt = plan.num_tokens > 2 * len(plan.rows)
-            took_s = plan.num_tokens * DRAFT_PROMPT_TOKEN_S if is_prompt else DRAFT_S
+            took_s = plan.num_tokens * DRAFT_PROMPT_TOKEN_S if is_prompt else self.draft_token_s
             self.num_prompt_tokens += plan.num_tokens if is_prompt else 0
             self.draft_s += took_s
             self.clock.advance(took_s)
@@ -83,3 +87,33 @@ def test_looks_at_drafts_that_do_not_pay_take_a_hundredth_of_the_time() -> None:
     for number in range(100):
         models.answer(f"wrong {number}", 30)
     assert 0 < models.draft_s < 0.02 * (models.clock.now() - begin_s)
+
+
+def test_drafts_that_estimates_praise_wrongly_lose_a_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pass of a draft model takes as long as a step, and is said to take nothing."""
+    monkeypatch.setattr(ModelProposer, "token_s", lambda *asked: 0.0)
+    monkeypatch.setattr(ModelProposer, "owed_s", lambda *asked: 0.0)
+    models = TimedModels(worker_weight=2)
+    monkeypatch.setattr(DraftLengths, "chance", lambda *asked: 0.99)
+    models.draft_token_s = STEP_S
+    for number in range(20):
+        models.answer(f"first {number}", 30)
+    assert models.draft_s >= CREDIT_S, "they are tried"
+    models.draft_s, begin_s = 0.0, models.clock.now()
+    for number in range(120):
+        models.answer(f"wrong {number}", 30)
+    assert 0 < models.draft_s < 0.015 * (models.clock.now() - begin_s)
+
+
+def test_a_purse_that_is_empty_lets_drafts_go_on_whose_prompts_are_paid_for() -> None:
+    purse = DraftPurse()
+    assert purse.may_begin
+    purse.settle(CREDIT_S, 0.0)
+    assert (purse.may_begin, purse.may_go_on) == (False, True)
+    purse.settle(CREDIT_S, 0.0)
+    assert not purse.may_go_on
+    purse.pass_step(1.0)
+    assert (purse.may_begin, purse.may_go_on) == (False, True)
+    purse.settle(0.0, 100.0)
+    purse.settle(CREDIT_S, 0.0)
+    assert not purse.may_begin, "no more is put by than the credit"
