@@ -44,7 +44,7 @@ async def test_a_recorded_stream_goes_on_without_its_store_and_is_recorded_after
 
     async def write_once(store: StreamStore, *asked: Any) -> Any:
         if any(asked):
-            monkeypatch.setattr(StreamStore, "write", refuse)
+            away.setattr(StreamStore, "write", refuse)
         return await write(store, *asked)
 
     with monkeypatch.context() as away:
@@ -58,7 +58,6 @@ async def test_a_recorded_stream_goes_on_without_its_store_and_is_recorded_after
         away.setattr(StreamStore, "open", AsyncMock(side_effect=DOWN))
         at, place = f"/v1/streams/{found.stream}", found.events[2].id
         assert code_of(await read(two, "GET", at, last_event_id=place)) == (503, "dependency_unavailable")
-    monkeypatch.setattr(StreamStore, "write", write)
     rest = await read(two, "GET", at, last_event_id=place)
     assert contents(Read(200, found.headers, found.events[:3]), rest) == expected
     assert num_submits(worlds) == 2
