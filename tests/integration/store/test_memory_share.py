@@ -80,7 +80,7 @@ async def test_a_ledger_without_a_share_leaves_no_room_for_keys(full: Full) -> N
         await full.fill()
 
     async def create_keys() -> None:
-        for number in range(50):
+        for number in range(2_000):
             await full.store.keys.create_key("acme", f"key-{number}")
 
     with pytest.raises((DependencyDown, RedisError)):
