@@ -57,10 +57,10 @@ class GroupedPages(KvPages):
         codes: KvCodes | None = None,
         num_spare: int = 0,
     ) -> None:
-        self.groups, self._num_layers = groups, geometry.num_layers
         page, count = replace(geometry, num_layers=groups.num_layers), groups.num_pages
         super().__init__(page, num_blocks * count, dtype, device, key_unit, codes, num_spare * count)
-        self.num_blocks = num_blocks
+        self.groups, self.num_blocks = groups, num_blocks
+        self._num_layers, self._pages_per_block = geometry.num_layers, count
 
     @property
     def layout(self) -> str:
@@ -78,25 +78,12 @@ class GroupedPages(KvPages):
 
     @torch.inference_mode()
     def scatter(self, block_table: Sequence[int], kv_range: KvRange, payload: memoryview) -> None:
-        shape = self.wire_shape(block_table, kv_range)
-        expected = torch.Size(shape).numel() * self.tensor.element_size()
-        if payload.nbytes != expected:
-            raise ValueError(f"the payload has {payload.nbytes} bytes, the range needs {expected}")
-        if not expected:
+        run = self._opened(payload, self.wire_shape(block_table, kv_range))
+        if run is None:
             return
-        buffer = bytearray(payload) if payload.readonly else payload
-        run = torch.frombuffer(buffer, dtype=torch.uint8).view(self.tensor.dtype).view(shape)
         for layers, column, part in self._columns(block_table, kv_range):
             for wire, page in self._pieces(column, part, run[torch.tensor(layers)]):
                 page.copy_(wire)
-
-    def wire_shape(self, block_table: Sequence[int], kv_range: KvRange) -> tuple[int, ...]:
-        geometry, num_blocks = self.geometry, len(block_table) // self.groups.num_pages
-        if not 0 <= kv_range.token_begin <= kv_range.token_end <= num_blocks * geometry.block_size:
-            raise ValueError(f"the tokens of {kv_range} are outside of the block table")
-        if not 0 <= kv_range.layer_begin <= kv_range.layer_end <= self._num_layers:
-            raise ValueError(f"the layers of {kv_range} are outside of the model")
-        return (kv_range.num_layers, 2, geometry.num_kv_heads, kv_range.num_tokens, self._row)
 
     def _columns(
         self, block_table: Sequence[int], kv_range: KvRange

@@ -71,6 +71,7 @@ class KvPages:
         num_spare: int = 0,
     ) -> None:
         self.geometry, self.num_blocks, self.key_unit, self.codes = geometry, num_blocks, key_unit, codes
+        self._num_layers, self._pages_per_block = geometry.num_layers, 1
         self._row = geometry.row_bytes // dtype.itemsize
         num_all = num_blocks + num_spare
         shape = (num_all, geometry.num_layers, 2, geometry.num_kv_heads, geometry.block_size, self._row)
@@ -144,26 +145,31 @@ class KvPages:
         Raises:
             ValueError: ``payload`` does not have the size of the range.
         """
-        shape = self.wire_shape(block_table, kv_range)
-        expected = torch.Size(shape).numel() * self.tensor.element_size()
-        if payload.nbytes != expected:
-            raise ValueError(f"the payload has {payload.nbytes} bytes, the range needs {expected}")
-        if not expected:
+        run = self._opened(payload, self.wire_shape(block_table, kv_range))
+        if run is None:
             return
-        # torch takes writable memory only; the copy is of read-only payloads
-        buffer = bytearray(payload) if payload.readonly else payload
-        run = torch.frombuffer(buffer, dtype=torch.uint8).view(self.tensor.dtype).view(shape)
         for wire, page in self._pieces(block_table, kv_range, run):
             page.copy_(wire)
 
     def wire_shape(self, block_table: Sequence[int], kv_range: KvRange) -> tuple[int, ...]:
         """``[layers, 2, kv_heads, tokens, row]`` of a range; ``ValueError`` where it is outside of the table."""
-        geometry = self.geometry
-        if not 0 <= kv_range.token_begin <= kv_range.token_end <= len(block_table) * geometry.block_size:
+        geometry, num_blocks = self.geometry, len(block_table) // self._pages_per_block
+        if not 0 <= kv_range.token_begin <= kv_range.token_end <= num_blocks * geometry.block_size:
             raise ValueError(f"the tokens of {kv_range} are outside of the block table")
-        if not 0 <= kv_range.layer_begin <= kv_range.layer_end <= geometry.num_layers:
+        if not 0 <= kv_range.layer_begin <= kv_range.layer_end <= self._num_layers:
             raise ValueError(f"the layers of {kv_range} are outside of the model")
         return (kv_range.num_layers, 2, geometry.num_kv_heads, kv_range.num_tokens, self._row)
+
+    def _opened(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor | None:
+        """A payload as a run of that shape; ``None`` for an empty one, ``ValueError`` for one of another size."""
+        expected = torch.Size(shape).numel() * self.tensor.element_size()
+        if payload.nbytes != expected:
+            raise ValueError(f"the payload has {payload.nbytes} bytes, the range needs {expected}")
+        if not expected:
+            return None
+        # torch takes writable memory only; the copy is of read-only payloads
+        buffer = bytearray(payload) if payload.readonly else payload
+        return torch.frombuffer(buffer, dtype=torch.uint8).view(self.tensor.dtype).view(shape)
 
     def _pieces(self, block_table: Sequence[int], kv_range: KvRange, run: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Views of equal shape, of the run in wire layout and of a page, piece by piece."""
