@@ -93,7 +93,7 @@ def streams_of(title: str, **more: Any) -> list[Told]:
 
 
 class Cut:
-    """Streams that were disturbed, and what was billed for them."""
+    """Streams that were disturbed, all of them recorded, and what was billed for them."""
 
     def __init__(self, streams: list[Told], entries: list[LedgerEntry]) -> None:
         self.streams, self.entries = streams, entries
@@ -127,13 +127,14 @@ async def cut(
     await asyncio.gather(*(stream.run(http) for stream in plain))
     for stream, wanted in zip(streams, plain, strict=True):
         assert stream.said == wanted.said, stream.name
-    at_once = {stream.name for stream in streams if stream.num_connections == 1}
-    entries = await own_entries_of(ledger, {stream.name for stream in streams}, at_once)
+    recorded = [stream for stream in streams if stream.is_recorded]  # others may have been computed twice
+    at_once = {stream.name for stream in recorded if stream.num_connections == 1}
+    entries = await own_entries_of(ledger, {stream.name for stream in recorded}, at_once)
     counts = {entry.tag.http_request_id: (entry.counts.num_prompt, entry.counts.num_output) for entry in entries}
-    usages = [(wanted.usage["prompt_tokens"], wanted.usage["completion_tokens"]) for wanted in plain]
-    assert counts == {stream.name: usage for stream, usage in zip(streams, usages, strict=True)}
-    assert len(entries) == len(streams), "each is billed once"
-    return Cut(streams, entries)
+    usages = {stream.name: stream.usage for stream in recorded}
+    assert counts == {name: (usage["prompt_tokens"], usage["completion_tokens"]) for name, usage in usages.items()}
+    assert len(entries) == len(recorded), "each is billed once"
+    return Cut(recorded, entries)
 
 
 async def kill(worker: OtherWorker) -> None:

@@ -135,6 +135,8 @@ class Told:
     last_id: str = ""
     num_connections: int = 0
     has_ended: bool = False
+    is_recorded: bool = True
+    """Each connection had a record: a gateway that had no time for its store says so, and answers without."""
 
     @property
     def num_tokens(self) -> int:
@@ -164,6 +166,7 @@ class Told:
                 return
             assert answer.status_code == 200, (await answer.aread()).decode()
             self.num_connections += 1
+            self._note_record(answer.headers["x-stratos-stream"] != "none")
             whole: list[str] = []
             async for line in answer.aiter_lines():
                 whole.append(line)
@@ -171,6 +174,12 @@ class Told:
                     for part in whole:
                         self._take(part)
                     whole = []
+
+    def _note_record(self, is_there: bool) -> None:
+        """What came without ids was the beginning of an answer that begins once more now."""
+        if not self.last_id:
+            self.ids, self.logprobs, self.reasons = {}, {}, {}
+        self.is_recorded = self.is_recorded and is_there
 
     def _take(self, line: str) -> None:
         name, _, value = line.partition(": ")
