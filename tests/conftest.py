@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis.internal.conjecture import providers
 
 from tests.support.examples import IS_THOROUGH, examples
@@ -60,6 +62,34 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whole platforms come first: they take longest, and the many short files at the end keep all processes busy."""
     items.sort(key=lambda item: not starts_platform(item.nodeid.split("::")[0]))
+
+
+_GRACE_S = 120
+"""After its time limit, which a test that waits in its ``finally`` outlives: then the process says where, and ends."""
+
+
+def _end_later(item: pytest.Item) -> None:
+    marker, told = item.get_closest_marker("timeout"), item.config.getoption("timeout")
+    limit_s = float(marker.args[0] if marker else item.config.getini("timeout") if told is None else told)
+    if limit_s:
+        stderr = item.config.stash[fault_handler_stderr_fd_key]  # the test captures what has that name
+        faulthandler.dump_traceback_later(limit_s + _GRACE_S, exit=True, file=stderr)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    _end_later(item)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    """Arm it once more: pytest disarms it for the debugger that may be started now."""
+    if isinstance(node, pytest.Item):
+        _end_later(node)
 
 
 @pytest.hookimpl(optionalhook=True)
