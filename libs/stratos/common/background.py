@@ -1,4 +1,4 @@
-"""Work that goes on after the call that began it has returned."""
+"""Work that goes on after the call that began it has returned, how it ends, and how it waits."""
 
 from __future__ import annotations
 
@@ -24,6 +24,24 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]], *, patience_s: float = P
             task.cancel()
         _, pending = await asyncio.wait(pending, timeout=patience_s)
     await asyncio.gather(*ended, return_exceptions=True)
+
+
+async def happens(event: asyncio.Event, within_s: float | None) -> bool:
+    """Wait until an event is set, or the time is over.
+
+    Args:
+        event: of this event loop.
+        within_s: seconds; ``None`` waits for ever.
+
+    Returns:
+        Whether it is set.
+    """
+    try:
+        async with asyncio.timeout(within_s):
+            await event.wait()
+    except TimeoutError:
+        pass
+    return event.is_set()
 
 
 class BackgroundTasks:

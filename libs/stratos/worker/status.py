@@ -6,10 +6,11 @@ import asyncio
 import dataclasses
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Any, Protocol
 
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
+from stratos.common.background import happens
 from stratos.common.errors import BadRequest, Draining
 from stratos.core.fleet import SleepState, WorkerStatus
 from stratos.core.placement import router_of
@@ -118,9 +119,7 @@ class StatusFeed:
                 watcher.changed.clear()
                 yield watcher
                 await asyncio.sleep(MIN_INTERVAL_S)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(max(interval_s - MIN_INTERVAL_S, 0.001)):
-                        await watcher.changed.wait()
+                await happens(watcher.changed, max(interval_s - MIN_INTERVAL_S, 0.001))
         finally:
             self._watchers.discard(watcher)
 

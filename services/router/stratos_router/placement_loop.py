@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Iterable
 
+from stratos.common.background import happens
 from stratos.common.clock import Clock
 from stratos.common.errors import Overloaded, StratosError
 from stratos.common.shed_reason import ShedReason
@@ -179,11 +180,7 @@ class PlacementLoop:
 
         Where no call waits nothing falls due but what is shown: an arrival wakes it.
         """
-        try:
-            async with asyncio.timeout(TICK_S if self._calls else EXPIRE_S):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        await happens(self._wake, TICK_S if self._calls else EXPIRE_S)
         self._wake.clear()
 
     def _is_open(self, ticket: Ticket) -> bool:

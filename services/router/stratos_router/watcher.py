@@ -8,13 +8,13 @@ every ``resolve_interval_s``, and at once when a stream breaks that had worked.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 
 import grpc.aio
 
 from stratos.api.worker.v1 import worker_pb2, worker_pb2_grpc
+from stratos.common.background import happens
 from stratos.common.clock import Clock
 from stratos.common.errors import StratosError
 from stratos.routing.fleet_state import Member
@@ -73,9 +73,7 @@ class Watcher:
         shortest_s = self._settings.discovery_interval_s
         await asyncio.sleep(shortest_s)
         if self._discovery.is_by_name:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.resolve_interval_s - shortest_s):
-                    await self._has_lost.wait()
+            await happens(self._has_lost, self._settings.resolve_interval_s - shortest_s)
 
     def _follow(self, group: asyncio.TaskGroup, members: tuple[Member, ...]) -> None:
         self._fleet.set_members(members)

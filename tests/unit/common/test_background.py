@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from stratos.common.background import BackgroundTasks, end_tasks
+from stratos.common.background import BackgroundTasks, end_tasks, happens
 
 
 async def test_close_waits_for_what_is_open_and_for_what_that_begins() -> None:
@@ -88,3 +88,19 @@ async def test_a_task_may_tidy_up_before_it_ends() -> None:
     ends.set()
     await ending
     assert task.cancelled()
+
+
+async def test_an_event_happens_in_time_or_not() -> None:
+    event = asyncio.Event()
+    assert not await happens(event, 0.001)
+    asyncio.get_running_loop().call_soon(event.set)
+    assert await happens(event, None)
+    assert await happens(event, 0), "it was set before"
+
+
+async def test_who_waits_can_be_cancelled() -> None:
+    waiting = asyncio.create_task(happens(asyncio.Event(), None))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting

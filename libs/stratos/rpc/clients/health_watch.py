@@ -12,6 +12,8 @@ from typing import Any
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from stratos.common.background import happens
+
 
 class HealthWatch:
     """Belongs to the event loop.
@@ -33,12 +35,8 @@ class HealthWatch:
         if self._reader is None or self._reader.done():
             self._heard.clear()
             self._reader = asyncio.create_task(self._read(self._stub.Watch(self._request)), name="watch health")
-        if not self._heard.is_set():
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._heard.wait()
-            except TimeoutError:
-                self._reader.cancel()
+        if not await happens(self._heard, timeout_s):
+            self._reader.cancel()
         return self._is_serving
 
     async def close(self) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 import uvicorn
 
+from stratos.common.background import happens
+
 _TICK_S = 1.0
 """How often the Date header of answers is renewed."""
 _END_POLL_S = 0.005
@@ -26,9 +28,7 @@ class EmbeddedServer(uvicorn.Server):
     async def main_loop(self) -> None:
         """Replace uvicorn's loop, which looks ten times a second whether it is to end."""
         while not await self.on_tick(0):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_TICK_S):
-                    await self._exit.wait()
+            await happens(self._exit, _TICK_S)
 
     def end(self) -> None:
         """Leave the main loop."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from redis.exceptions import RedisError
 
+from stratos.common.background import happens
 from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest, DependencyDown
 from stratos.store.records.followed_snapshot import FollowedSnapshot, Look, Malformed, Marker, SnapshotState
@@ -123,11 +124,7 @@ class SnapshotFollower:
             turn.done.set()
             self._has_looked.set()
             await asyncio.sleep(_MIN_GAP_S)
-            try:
-                async with asyncio.timeout(self._config.poll_s):
-                    await self._wanted.wait()
-            except TimeoutError:
-                continue
+            await happens(self._wanted, self._config.poll_s)
         raise asyncio.CancelledError
 
     async def first_look(self) -> None:
@@ -143,12 +140,7 @@ class SnapshotFollower:
             return False
         turn = self._next_turn
         self._wanted.set()
-        try:
-            async with asyncio.timeout(_CATCH_UP_S):
-                await turn.done.wait()
-        except TimeoutError:
-            return False
-        return self.is_following
+        return await happens(turn.done, _CATCH_UP_S) and self.is_following
 
     async def look(self) -> None:
         """One turn: read what has changed; an outage changes nothing but the snapshot's state."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import suppress
 from dataclasses import dataclass
 
+from stratos.common.background import happens
 from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest, StratosError
 from stratos.core.generation import RequestDelta
@@ -148,9 +148,7 @@ class OutputSession:
 
     async def _wait(self, timeout_s: float) -> None:
         self._wake.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(timeout_s, 0.001)):
-                await self._wake.wait()
+        await happens(self._wake, max(timeout_s, 0.001))
 
     def _drain(self) -> StepDeltas:
         deltas, self._refusals = self._refusals, []

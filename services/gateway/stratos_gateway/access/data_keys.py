@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 
 from redis.exceptions import RedisError
 
+from stratos.common.background import happens
 from stratos.common.errors import DependencyDown
 from stratos.store.counters.guard import StoreId, known
 from stratos.store.data_keys import PlatformKeys
@@ -58,8 +58,7 @@ class MissingDataKeys:
                 await self.fill()
             except (DependencyDown, RedisError) as error:
                 _log.debug("missing data keys are made later: %s", error)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._is_due.wait(), _INTERVAL_S)
+            await happens(self._is_due, _INTERVAL_S)
 
     async def fill(self) -> None:
         """Make those that are missing now; raises ``DependencyDown``."""

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from starlette.requests import Request
 from starlette.types import Message
 
-from stratos.common.background import BackgroundTasks, end_tasks
+from stratos.common.background import BackgroundTasks, end_tasks, happens
 from stratos.common.errors import DependencyDown, Internal, Retryable, StratosError, StreamGone, StreamMoved
 from stratos_gateway.access.auth import Recall
 from stratos_gateway.answering.endpoint import Endpoint
@@ -85,9 +85,7 @@ class BackgroundRuns:
                     await self.turn()
                 except (DependencyDown, RedisError) as error:
                     _log.debug("background responses wait: %s", error)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._config.queue_poll_s):
-                    await self._news.wait()
+            await happens(self._news, self._config.queue_poll_s)
             self._news.clear()
 
     async def leave(self) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 
 from redis.exceptions import RedisError
 
-from stratos.common.background import BackgroundTasks, end_tasks
+from stratos.common.background import BackgroundTasks, end_tasks, happens
 from stratos.common.clock import Clock
 from stratos.common.errors import DependencyDown, NotFound, Retryable, StratosError
 from stratos.store.sealed.batch_store import FINAL, BatchStore
@@ -95,9 +95,7 @@ class BatchRuns:
                     await self.turn()
                 except (DependencyDown, RedisError) as error:
                     _log.debug("batches wait: %s", error)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._config.poll_s):
-                    await self._news.wait()
+            await happens(self._news, self._config.poll_s)
             self._news.clear()
 
     async def leave(self) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
+from stratos.common.background import happens
 from stratos.common.errors import StratosError
 from stratos.core.placement import WorkerRole
 from stratos_gateway.models.model_set import ModelSet
@@ -28,9 +28,7 @@ async def watch_revisions(models: ModelSet, live_workers: Callable[[], Awaitable
         changed.clear()
         if models.has_choice:
             said = await _look(models, live_workers, said)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(poll_s):
-                await changed.wait()
+        await happens(changed, poll_s)
 
 
 async def _look(models: ModelSet, live_workers: Callable[[], Awaitable[LiveWorkers]], said: str) -> str:

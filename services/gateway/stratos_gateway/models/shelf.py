@@ -19,6 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from stratos.common.background import happens
 from stratos.common.clock import Clock
 from stratos.common.errors import DependencyDown, NotFound, StratosError
 from stratos.store.models.model_record import ModelRecord
@@ -216,10 +217,7 @@ class ModelShelf:
     async def _pause(self) -> None:
         """Wait for a change; once in a while what was refused for now is begun again."""
         waits = any(placed.may_recover for placed in self.placed.values())
-        try:
-            async with asyncio.timeout(self._config.retry_s if waits else None):
-                await self._changed.wait()
-        except TimeoutError:
+        if not await happens(self._changed, self._config.retry_s if waits else None):
             for placed in self.placed.values():
                 placed.is_due = placed.may_recover
 

@@ -7,6 +7,7 @@ import logging
 
 from jwt import PyJWK
 
+from stratos.common.background import happens
 from stratos.common.clock import Clock
 from stratos_gateway.oidc.fetching import Fetch, FetchFailed
 from stratos_gateway.oidc.key_set import KeySet
@@ -58,11 +59,7 @@ class IssuerKeys:
         """Root task."""
         while True:
             await self.refresh()
-            try:
-                async with asyncio.timeout(self._config.refresh_s):
-                    await self._wanted.wait()
-            except TimeoutError:
-                continue
+            await happens(self._wanted, self._config.refresh_s)
 
     async def refresh(self) -> None:
         """One fetch; keys stay as they are where it fails."""

@@ -7,6 +7,7 @@ import logging
 
 from redis.exceptions import RedisError
 
+from stratos.common.background import happens
 from stratos.common.errors import DependencyDown
 from stratos.store.counters.serving import ServingStore
 from stratos_gateway.models.model_set import ModelSet
@@ -24,8 +25,4 @@ async def tell_serving(store: ServingStore, models: ModelSet, poll_s: float) -> 
             await store.say(models.digests())
         except (DependencyDown, RedisError) as error:
             _log.debug("which revisions are served here is told later: %s", error)
-        try:
-            async with asyncio.timeout(poll_s):
-                await changed.wait()
-        except TimeoutError:
-            pass
+        await happens(changed, poll_s)

@@ -14,6 +14,7 @@ from functools import partial
 from random import Random
 from typing import Protocol
 
+from stratos.common.background import happens
 from stratos.common.clock import Clock
 from stratos.common.errors import Draining, StratosError, WorkerLost
 from stratos.core.fleet import Fleet
@@ -214,9 +215,9 @@ class RouterLink:
         """Wait for the next check; ``True`` when a call failed before."""
         self._doubted.clear()
         self._called.clear()
-        await _happens(self._doubted, self._config.check_interval_s)
+        await happens(self._doubted, self._config.check_interval_s)
         if not (self._doubted.is_set() or self._calls or self._called.is_set()):
-            await _happens(self._called, IDLE_CHECK_S - self._config.check_interval_s)
+            await happens(self._called, IDLE_CHECK_S - self._config.check_interval_s)
         return self._doubted.is_set()
 
     def _backoff_s(self, num_failures: int) -> float:
@@ -246,9 +247,3 @@ class RouterLink:
             self._up.clear()
             _log.warning("router %s is away: %s", self.address, why)
         self._on_change()
-
-
-async def _happens(event: asyncio.Event, within_s: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(within_s):
-            await event.wait()
