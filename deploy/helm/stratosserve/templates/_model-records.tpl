@@ -11,14 +11,16 @@
 {{- end }}
 
 {{/* Whether Helm records an entry before it changes anything: workers of another record run, and those of a source that gateways do not
-     know would take their place and get no request. dict root, model, found (Deployments of the namespace). */}}
+     know would take their place and get no request. A Deployment that names no record is of a chart that had none: neither its gateways
+     nor its credentials and stores are what the job needs. dict root, model, found (Deployments of the namespace). */}}
 {{- define "stratos.recordsFirst" -}}
 {{- $wanted := include "stratos.recordDigest" (dict "root" .root "model" .model) -}}
 {{- range .found | default list -}}
 {{- $labels := (.metadata).labels | default dict -}}
 {{- $isOurs := and (eq (get $labels "app.kubernetes.io/instance" | default "") $.root.Release.Name) (eq (get $labels "stratosserve.io/model" | default "") $.model.name) -}}
 {{- $isWorker := hasSuffix "-worker" (get $labels "app.kubernetes.io/component" | default "") -}}
-{{- if and $isOurs $isWorker (ne (get ((.metadata).annotations | default dict) "stratosserve.io/record" | default "") $wanted) }}yes{{ end -}}
+{{- $record := get ((.metadata).annotations | default dict) "stratosserve.io/record" | default $wanted -}}
+{{- if and $isOurs $isWorker (ne $record $wanted) }}yes{{ end -}}
 {{- end -}}
 {{- end }}
 
