@@ -89,6 +89,23 @@ def test_looks_at_drafts_that_do_not_pay_take_a_hundredth_of_the_time() -> None:
     assert 0 < models.draft_s < 0.02 * (models.clock.now() - begin_s)
 
 
+def test_the_first_answers_beside_a_draft_model_that_is_always_wrong_lose_little() -> None:
+    models = TimedModels(worker_weight=2)
+    begin_s = models.clock.now()
+    for number in range(8):
+        models.answer(f"first {number}", 128)
+    took_s = models.clock.now() - begin_s
+    assert models.draft_s < 0.04 * took_s
+
+
+def test_of_eight_first_streams_two_are_tried_and_two_probed_at_the_draft_model() -> None:
+    models = TimedModels(worker_weight=2)
+    for number in range(8):
+        models.engine.add(make_request([*PROMPT[:20], number], f"r{number}", max_tokens=64))
+    drain(models.engine)
+    assert 0 < models.num_prompt_tokens <= 4 * 24
+
+
 def test_drafts_that_estimates_praise_wrongly_lose_a_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each pass of a draft model takes as long as a step, and is said to take nothing."""
     monkeypatch.setattr(ModelProposer, "token_s", lambda *asked: 0.0)
