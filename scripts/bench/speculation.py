@@ -6,7 +6,8 @@
 The first command makes a target whose pass costs many times the draft model's.  Loads: an edit that copies its prompt,
 code of files that no model has seen, and random tokens, of which hardly any draft is right.  A figure is the median
 over rounds of the ratio within a round: tokens of all streams until the first of them ends, per second of CPU time of
-the engine's one thread, as the machine may be shared.
+the engine's one thread, as the machine may be shared. The engines live through all rounds, which are of the same
+requests: the first one is cold, as a suffix tree is, and ``off:1`` says how far two engines without drafts differ.
 """
 
 from __future__ import annotations
@@ -201,6 +202,7 @@ def compare(arms: dict[str, Arm], load: str, num_streams: int, temperature: floa
             "drafting_share": round(statistics.median(run.drafting_s / run.seconds for run in found), 4),
             "drafted": last.num_drafted,
             "accepted": last.num_accepted,
+            "by_round": [(run.num_drafted, run.num_accepted) for run in found],
         }
         if (proposer := arms[name].proposer) is not None and proposer.is_costly:
             row[name]["draft_token_ms"] = round(proposer.token_s(num_streams) * 1e3, 3)
