@@ -1,4 +1,4 @@
-"""Measure speculation: time with drafts and without, by turns over runners of one model; streams must be equal.
+"""Measure speculation: time with drafts and without, a step of each in turn, each over a runner; streams must be equal.
 
     python scripts/demo/widen_model.py models/base /tmp/widened --layers 22
     python -m scripts.bench.speculation --target /tmp/widened --out FILE.json
@@ -6,7 +6,8 @@
 The first command makes a target whose pass costs many times the draft model's.  Loads: an edit that copies its prompt,
 code of files that no model has seen, and random tokens, of which hardly any draft is right.  A figure is the median
 over rounds of the ratio within a round: tokens of all streams until the first of them ends, per second of CPU time of
-the engine's one thread, as the machine may be shared.
+the engine's one thread, as the machine may be shared. The engines live through all rounds, which are of the same
+requests: the first one is cold, as a suffix tree is, and ``off:1`` says how far two engines without drafts differ.
 """
 
 from __future__ import annotations
@@ -15,16 +16,20 @@ import argparse
 import random
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from scripts.bench.harness import MODEL, by_turns, flag, run_bench, show
+import torch
+
+from scripts.bench.harness import MODEL, flag, run_bench, show
 from scripts.demo.demo_corpus import build_corpus
 from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.core import EngineCore
+from stratos.engine.runner.kernels import choose_kernels
+from stratos.engine.runner.native_forward import make_forward
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig, SchedulerConfig, SpeculationConfig
 from stratos.engine.speculation.making import make_proposer
@@ -40,6 +45,14 @@ def load(folder: Path, pool_mib: int, quantization: Literal["auto", "int4"] = "a
     return TorchRunner.load(
         RunnerConfig(model_path=folder, num_threads=1, kv_pool_bytes=pool_mib << 20, quantization=quantization)
     )
+
+
+def on_same_weights(runner: TorchRunner, first: TorchRunner) -> TorchRunner:
+    """The runner with the weights of another one of its model: where they lie in memory makes 3 % of a step."""
+    library = choose_kernels(RunnerConfig(), torch.device("cpu"), torch.bfloat16).library
+    runner.decoder = first.decoder
+    runner.forward = make_forward(first.decoder, runner.attention, library, is_whole=True)
+    return runner
 
 
 def prompts(load: str, count: int) -> list[list[int]]:
@@ -126,23 +139,27 @@ class Arm:
         self.proposer = make_proposer(config, runner, draft)
         self.engine = EngineCore(runner, config, proposer=self.proposer)
 
-    def run(self, wanted: list[EngineRequest]) -> SpeculatedRun:
-        """Run the streams out."""
-        run = SpeculatedRun()
+    def run(self, wanted: list[EngineRequest], run: SpeculatedRun) -> Iterator[None]:
+        """Run the streams out, a step at a time; ``run`` has the figures at the end."""
         for request in wanted:
             self.engine.add(request)
         while len(run.streams) < len(wanted):
             self._take(run)
+            yield
         run.num_drafted = run.num_accepted = run.num_steps = 0
-        begin, drafting_s, num_before = time.thread_time(), PLANNERS.seconds, _num_tokens(run)
+        num_before = _num_tokens(run)
         while max(map(len, run.streams.values())) < OUTPUT:
+            begin, drafting_s = time.thread_time(), PLANNERS.seconds
             self._take(run)
-        run.seconds, run.drafting_s = time.thread_time() - begin, PLANNERS.seconds - drafting_s
+            run.seconds += time.thread_time() - begin
+            run.drafting_s += PLANNERS.seconds - drafting_s
+            yield
         run.num_tokens = _num_tokens(run) - num_before
-        timed = replace(run)
+        figures = (run.num_steps, run.num_drafted, run.num_accepted)
         while self.engine.has_work:
             self._take(run)
-        return timed
+            yield
+        run.num_steps, run.num_drafted, run.num_accepted = figures
 
     def _take(self, run: SpeculatedRun) -> None:
         result = self.engine.step()
@@ -157,10 +174,20 @@ def _num_tokens(run: SpeculatedRun) -> int:
     return sum(map(len, run.streams.values()))
 
 
+def run_in_turn(arms: dict[str, Arm], wanted: list[EngineRequest]) -> dict[str, SpeculatedRun]:
+    """A run of every arm, a step of each in turn: so all see the same machine, also one that others use."""
+    runs = {name: SpeculatedRun() for name in arms}
+    going = [arm.run(wanted, runs[name]) for name, arm in arms.items()]
+    while going:
+        going = [run for run in going if next(run, False) is None]
+    return runs
+
+
 def compare(arms: dict[str, Arm], load: str, num_streams: int, temperature: float, rounds: int) -> dict[str, Any]:
-    """Every arm by turns, beside the first one, which has no drafts."""
+    """Every arm, beside the first one, which has no drafts."""
     wanted = requests(load, num_streams, temperature)
-    runs = by_turns(rounds, arms, lambda name, turn: arms[name].run(wanted))
+    turns = [run_in_turn(arms, wanted) for _ in range(rounds)]
+    runs = {name: [turn[name] for turn in turns] for name in arms}
     base = next(iter(arms))
     row: dict[str, Any] = {"load": load, "streams": num_streams, "temperature": temperature}
     for name, found in runs.items():
@@ -175,6 +202,7 @@ def compare(arms: dict[str, Arm], load: str, num_streams: int, temperature: floa
             "drafting_share": round(statistics.median(run.drafting_s / run.seconds for run in found), 4),
             "drafted": last.num_drafted,
             "accepted": last.num_accepted,
+            "by_round": [(run.num_drafted, run.num_accepted) for run in found],
         }
         if (proposer := arms[name].proposer) is not None and proposer.is_costly:
             row[name]["draft_token_ms"] = round(proposer.token_s(num_streams) * 1e3, 3)
@@ -186,7 +214,8 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
     """All loads, for each number of streams."""
     PLANNERS.watch()
     draft: TorchRunner | None = None
-    arms = {"off": Arm(load(args.target, args.pool_mib), SpeculationConfig(method="off"))}
+    first = load(args.target, args.pool_mib)
+    arms = {"off": Arm(first, SpeculationConfig(method="off"))}
     for name in args.methods.split(","):
         method, _, count = name.partition(":")
         if count:  # "draft:4" runs all of 4 drafted tokens, whether that pays or not
@@ -197,7 +226,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
             draft = load(args.target, args.pool_mib, "int4")
         elif method == "draft":
             draft = load(args.draft, args.pool_mib)
-        arms[name] = Arm(load(args.target, args.pool_mib), speculation, draft)
+        arms[name] = Arm(on_same_weights(load(args.target, args.pool_mib), first), speculation, draft)
     rows = [
         compare(arms, load, num_streams, temperature, args.rounds)
         for num_streams in map(int, args.streams.split(","))

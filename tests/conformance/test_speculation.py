@@ -19,6 +19,7 @@ import pytest
 
 from stratos.core.block_hash import block_hashes
 from stratos.core.files.adapter_files import AdapterFiles, read_adapter_files
+from stratos.core.generation import ChoiceDelta
 from stratos.core.requests.records import EngineRequest
 from stratos.engine import step_tracker
 from stratos.engine.contract.results import StepResult
@@ -26,9 +27,13 @@ from stratos.engine.requests.generations import GenerationTable
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.step_tracker import LaunchedRow, StepTracker
 from stratos.reproduce.material.random_model import write_adapter
+from stratos.text.detokenizer import Detokenizer
+from stratos.text.stop import StopMatcher
+from stratos_gateway.generation.journal import ChoiceJournal
 from tests.support.fakes.proposers import KnowingProposer
 from tests.support.pairwise import pairwise
 from tests.support.paths import BASE_MODEL
+from tests.support.reference.base_tokenizer import base_tokenizer
 from tests.support.worlds.plan_driver import load_runner
 from tests.support.worlds.speculation_matrix import SITUATIONS, Engines, Run, differences, requests
 
@@ -159,6 +164,35 @@ def test_an_end_inside_an_accepted_run_is_where_it_is_without_drafts(runner_of: 
         assert results[1].num_accepted == place - 1
         assert results[1].num_drafted > place - 1 or end == "max_tokens"
         assert not engine.has_work
+
+
+def test_a_stop_string_inside_an_accepted_run_ends_the_text_where_it_does_without_drafts(runner_of: Callable) -> None:
+    """Each step's tokens come to a gateway as one piece, of which what follows the stop string is in no text."""
+    whole = [request for request in all_requests() if request.key.request_id in ("greedy", "marked")]
+    plain = Engines(runner_of("auto"), runner_of("draft"), runner_of("auto source"))
+    streams = {place: outcome.ids for place, outcome in SITUATIONS["batch"](plain, whole).choices.items()}
+    engines = replace(plain, method="ngram", count=8, proposer=KnowingProposer(streams, 4096))
+    tokenizer = base_tokenizer()
+    for request in whole:
+        ids = streams[request.key.request_id, 0]
+        text = tokenizer.decode(ids)
+        begin = len(tokenizer.decode(ids[:5]))
+        stop = next(text[begin:end] for end in range(begin + 1, len(text)) if text.find(text[begin:end]) == begin)
+        told = []
+        for each in (plain, engines):
+            made = each.make()
+            made.add(request)
+            journal = ChoiceJournal(0, Detokenizer(tokenizer), StopMatcher([stop]))
+            while not journal.is_finished:
+                (output,) = made.step().outputs
+                piece = ChoiceDelta(index=0, offset=len(journal.ids), token_ids=output.token_ids)
+                num_unused = len(output.token_ids) - journal.accept(piece)
+            made.abort(request.key)
+            chunk = journal.take()
+            assert chunk is not None
+            told.append((chunk.text, chunk.token_ids, chunk.stop, num_unused > 0))
+        assert [is_inside for *_, is_inside in told] == [False, True], "the run goes on behind the stop string"
+        assert told[0][:3] == told[1][:3] == (text[:begin], told[0][1], stop)
 
 
 # -- planted errors ----------------------------------------------------------------------------------

@@ -48,8 +48,8 @@ class SchedulerConfig:
     max_num_waiting: Annotated[int, Ge(1)] = 1024
     """Requests that may wait in the engine; more are refused."""
     step_time_budget_ms: Annotated[float, Ge(0)] = 100.0
-    """Prefill chunks are cut so that a step with streams is predicted to take no longer, or no longer than twice what
-    its streams take alone; 0 is off: the token budget alone."""
+    """Prefill chunks and drafts are cut so that a step with streams is predicted to take no longer, or no longer than
+    twice what its streams take alone; 0 is off: the token budget alone."""
     kv_watermark: Annotated[float, Gt(0), Le(1)] = KV_WATERMARK
     """Share of the KV pool that admission may fill; streams that emitted tokens already may fill all of it."""
     admission_counts_budgets: bool = True

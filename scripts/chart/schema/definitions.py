@@ -55,6 +55,7 @@ def definitions(values: dict[str, Any]) -> dict[str, Any]:
         found[f"{camel(service)}Config"] = config_schema(service)
     terms = found["gatewayConfig"]["properties"]["model"]["properties"]
     found["model"] = _model(values["properties"], {name: terms[name] for name in terms if name not in _NO_TERMS})
+    found["model"]["properties"]["speculation"] = _speculation(found["decodeWorkerConfig"])
     found["modelTemplate"] = _model_template(found["model"]["properties"])
     _name_policies(found["routerConfig"]["properties"]["policies"]["properties"]["custom"]["additionalProperties"])
     found["gatewaySecretConfig"] = secret_schema("gateway")
@@ -94,6 +95,13 @@ def _model(values: dict[str, Any], terms: dict[str, Any]) -> dict[str, Any]:
         },
     )
     return model | {"required": ["name", "source"]}
+
+
+def _speculation(worker: dict[str, Any]) -> dict[str, Any]:
+    drafts = worker["properties"]["scheduler"]["properties"]["speculation"]["properties"]
+    wanted = {name: part for name, part in drafts.items() if name != "isAdaptive"}
+    text = "Drafts of its decode workers, as decode.config.scheduler.speculation says them, and of its record."
+    return _closed(**wanted) | {"required": ["method"], "description": text}
 
 
 def _model_template(model: dict[str, Any]) -> dict[str, Any]:

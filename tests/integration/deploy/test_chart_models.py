@@ -11,6 +11,7 @@ import yaml
 from scripts.chart.rendering import NO_RENDERER, has_renderer
 from stratos.cli.main import app
 from stratos.store.models.forms import model_from_json
+from stratos.store.models.model_record import ModelSpeculation
 from tests.support.kube.chart_objects import Object, container, kinds, one, variables
 from tests.support.kube.chart_rendering import SERVED_HERE, checked, rendered, said_by
 from tests.support.kube.kubernetes_schema import VERSIONS, problems
@@ -60,6 +61,26 @@ def test_gateways_have_the_first_model_from_settings_and_all_by_records() -> Non
     assert "--folder=/model" in recording(found, "model-base"), "a changed source is a further revision"
     registry = variables(container(found, "demo-lora-registry"))["STRATOS_LORA_REGISTRY_REGISTRAR__RESERVED_NAMES"]
     assert json.loads(registry) == ["team/base"], "it asks the records for the others"
+
+
+def test_drafts_of_a_model_are_in_its_record_and_in_its_decode_workers() -> None:
+    speculation = {"method": "draft", "modelPath": "/drafts/small", "numSpeculativeTokens": 4}
+    found = checked({"models": [BASE, SMALL | {"speculation": speculation}]})
+    (terms,) = [text for text in recording(found, "model-small") if text.startswith("--terms=")]
+    value = json.loads(terms.removeprefix("--terms=")) | {"text_digest": "a" * 64}
+    assert model_from_json(f"team/small/{'d' * 64}", value).speculation == ModelSpeculation(
+        method="draft", model="/drafts/small", num_speculative_tokens=4
+    )
+    head = "SCHEDULER__SPECULATION__"
+    for name, role in (("decode-small", "DECODE"), ("decode-small-fast", "DECODE"), ("prefill-small", "PREFILL")):
+        worker = variables(one(found, "Deployment", f"demo-{name}")["spec"]["template"]["spec"]["containers"][0])
+        drafts = {name.partition(head)[2]: value for name, value in worker.items() if head in name}
+        wanted = {"METHOD": "draft", "MODEL_PATH": "/drafts/small", "NUM_SPECULATIVE_TOKENS": "4"}
+        assert drafts == (wanted if role == "DECODE" else {}), name
+    own = {"decode": {"config": {"scheduler": {"speculation": {"method": "off"}}}}}
+    found = checked({"models": [BASE | {"speculation": {"method": "ngram"}} | own]})
+    assert variables(container(found, "demo-decode-base"))[f"STRATOS_DECODE_WORKER_{head}METHOD"] == "off"
+    assert '"speculation":{"method":"ngram"}' in " ".join(recording(found, "model-base"))
 
 
 PUBLISHED: dict[str, Any] = {"name": "big", "source": {"registry": {"name": "org/big", "digest": "e" * 64}}}

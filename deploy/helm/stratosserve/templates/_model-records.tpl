@@ -141,5 +141,11 @@ volumes:
 {{- range $name, $value := $given -}}
 {{- $_ := set $terms (get $known (printf "model.%s" $name) | trimPrefix "MODEL__" | lower) $value -}}
 {{- end -}}
+{{- with .model.speculation -}}
+{{- $drafts := dict "method" .method -}}
+{{- with .modelPath }}{{ $_ := set $drafts "model" . }}{{ end -}}
+{{- with .numSpeculativeTokens }}{{ $_ := set $drafts "num_speculative_tokens" . }}{{ end -}}
+{{- $_ := set $terms "speculation" $drafts -}}
+{{- end -}}
 {{- if $terms }}{{ toJson $terms }}{{ end -}}
 {{- end }}

@@ -234,6 +234,9 @@ dns://{{ join "," $found }}
 {{- define "stratos.pool" -}}
 {{- $defaults := ternary .root.Values.prefillWorker .root.Values.decodeWorker (eq .role "prefill") -}}
 {{- $pool := deepCopy $defaults -}}
+{{- if and .model.speculation (eq .role "decode") -}}
+{{- include "stratos.mergeInto" (dict "base" $pool "over" (dict "config" (dict "scheduler" (dict "speculation" (deepCopy .model.speculation))))) -}}
+{{- end -}}
 {{- include "stratos.mergeInto" (dict "base" $pool "over" (get .model .role | default dict)) -}}
 {{- toJson $pool -}}
 {{- end }}

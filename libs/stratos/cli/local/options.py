@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import Counter
@@ -13,6 +12,7 @@ from typing import Annotated
 
 from typer import Option
 
+from stratos.cli.local.speculative_config import parse_speculative_config
 from stratos.common.errors import BadRequest
 from stratos.core.files.gguf.parts import is_gguf
 from stratos.engine.checkpoint.weight_schemes import AT_LOAD, ROUNDED
@@ -34,9 +34,6 @@ _WORKERS = re.compile(r"(.+)=(\d{1,3})\+(\d{1,3})(?::([1-9]\d{0,6})MiB)?\Z", re.
 MODEL_FLAG = "--model"
 WORKERS_FLAG = "--workers"
 SHARE_FLAG = "--share-device"
-SPECULATIVE_FLAG = "--speculative-config"
-METHODS = ("auto", "off", "ngram", "suffix", "draft", "self")
-MAX_DRAFTED_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,45 +241,6 @@ class UpOptions:
 def num_cores() -> int:
     """Cores that this process may use, and so its workers."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def parse_speculative_config(text: str) -> dict[str, str]:
-    """Settings of workers from JSON with the names that vLLM has; none where ``text`` is empty.
-
-    Raises:
-        BadRequest: it is no such JSON, or asks for what is not there.
-    """
-    if not text:
-        return {}
-    try:
-        fields = json.loads(text)
-    except ValueError:
-        fields = None
-    if not isinstance(fields, dict):
-        raise _bad_drafts('must be a JSON object such as {"method": "ngram"}')
-    method, count = fields.pop("method", None), fields.pop("num_speculative_tokens", "auto")
-    if method not in METHODS:
-        raise _bad_drafts(f"needs one of the methods {', '.join(METHODS)}, not {json.dumps(method)}")
-    settings = {"SCHEDULER__SPECULATION__METHOD": method}
-    if method == "draft":
-        settings["SCHEDULER__SPECULATION__MODEL_PATH"] = _draft_folder(fields.pop("model", None))
-    if fields:
-        raise _bad_drafts(f"has {next(iter(fields))}, which is not known with this method")
-    if count == "auto":
-        return settings
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_DRAFTED_TOKENS:
-        raise _bad_drafts(f'has num_speculative_tokens that are neither "auto" nor between 1 and {MAX_DRAFTED_TOKENS}')
-    return settings | {"SCHEDULER__SPECULATION__NUM_SPECULATIVE_TOKENS": str(count)}
-
-
-def _draft_folder(model: object) -> str:
-    if not isinstance(model, str) or not (Path(model) / "config.json").is_file():
-        raise _bad_drafts(f"needs a model, the folder of a draft model, not {json.dumps(model)}")
-    return str(Path(model).resolve())
-
-
-def _bad_drafts(why: str) -> BadRequest:
-    return BadRequest(f"{SPECULATIVE_FLAG} {why}", param=SPECULATIVE_FLAG)
 
 
 def options_for(

@@ -198,4 +198,5 @@ def _has_weights(record: ModelRecord) -> bool:
 
 def _needs(record: ModelRecord) -> Mapping[str, object]:
     """Terms that workers are started with; others concern gateways alone."""
-    return {"source": record.source, "quantization": record.quantization, "max_model_len": record.max_model_len}
+    names = ("source", "quantization", "speculation", "max_model_len")
+    return {name: getattr(record, name) for name in names}

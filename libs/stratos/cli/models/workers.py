@@ -7,16 +7,17 @@ import os
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
 from stratos.cli.data.digests import digest_of
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
-from stratos.cli.local.options import UpOptions, parse_speculative_config
+from stratos.cli.local.options import UpOptions
 from stratos.cli.local.platform import LocalPlatform
 from stratos.cli.local.preflight import check_checkpoint
+from stratos.cli.local.speculative_config import parse_speculative_config, speculative_text
 from stratos.cli.models.pools import ModelPools
 from stratos.cli.models.references import held_model
 from stratos.common.background import end_tasks
@@ -104,9 +105,10 @@ class LocalModelWorkers:
     async def _start(self, path: Path, record: ModelRecord, handed: str) -> Sequence[str]:
         most = self._options
         num_others = most.num_workers + len(self._running) * most.num_own_workers
+        drafts = most.speculative_config if record.speculation is None else speculative_text(asdict(record.speculation))
         options = replace(
             most, model_path=path, source=record.source if is_reference(record.source) else "", name=record.name,
-            more_models=(), quantization=record.quantization,
+            more_models=(), quantization=record.quantization, speculative_config=drafts,
             max_model_len=record.max_model_len, kv_pool_bytes=0, num_other_workers=num_others,
         )  # fmt: skip
         if options.engine == "torch":

@@ -91,3 +91,21 @@ class StepBudget:
             else:
                 high = middle - 1
         return low
+
+
+def draft_room(config: SchedulerConfig, cost: StepCostModel, load: StepLoad) -> int:
+    """Drafted tokens that a step of streams alone may have: each counts as any other token, in tokens and in time.
+
+    Args:
+        config: has both budgets.
+        cost: of steps.
+        load: of the streams without drafts.
+    """
+    left = config.token_budget - load.tokens
+    if config.step_time_budget_ms:
+        left = min(left, max(COLD_TOKENS, 2 * cost.max_step_tokens) - load.tokens)
+        streams_s, token_s = cost.predict(load), cost.coefficients.token_s
+        if token_s > 0:
+            limit_s = max(config.step_time_budget_ms / 1000, STRETCH * streams_s)
+            left = min(left, int((limit_s - streams_s) / token_s))
+    return max(0, left)

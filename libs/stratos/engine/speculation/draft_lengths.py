@@ -12,6 +12,7 @@ microseconds and shows whether its first token would have been right.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -23,10 +24,15 @@ FIRST_CHANCE = 0.6
 """Of a draft of a new sequence, before the engine has learned from others."""
 RATE, COMMON_RATE = 0.15, 0.02
 """Weight of a newest draft token in a sequence's chance, and in that which new sequences begin with."""
+FIRST_WEIGHT = 4
+"""Draft tokens that ``FIRST_CHANCE`` counts as: a proposer that is always wrong is known after the first answer."""
 NUM_TRIED, TRY_EVERY = 12, 512
-"""Steps at first, and one of so many later, that run drafts whether they pay or not, since their cost is unknown."""
+"""Steps at first, and one of so many later, that run drafts whether they pay or not, since their cost is unknown; a
+draft then ends where hardly a further token of it would be right."""
 LEAST_TRIED = 16
 """Drafted tokens that such a step may have in any case; more only up to its other tokens."""
+MOST_TRIED_ROWS = 2
+"""Of such a step, where a draft model has to compute the prompt of each."""
 MIN_CHANCE = 0.05
 """Chance of a drafted token below which it does not run, whatever steps seem to cost."""
 MARGIN = 1.15
@@ -48,6 +54,7 @@ class DraftLengths:
     def __init__(self) -> None:
         self._cost = StepCostModel()
         self._chances: dict[str, float] = {}
+        self._num_learned: Counter[str] = Counter()
         self._num_steps = self._num_tried = 0
         self.purse = DraftPurse()
 
@@ -60,8 +67,9 @@ class DraftLengths:
         came = sequence.tokens[state.num_known : state.num_known + len(state.proposed)]
         for draft, token in zip(state.proposed, came, strict=False):
             is_right = draft == token
+            self._num_learned[method] += 1
             chance += RATE * (is_right - chance)
-            common += COMMON_RATE * (is_right - common)
+            common += max(COMMON_RATE, 1 / (FIRST_WEIGHT + self._num_learned[method])) * (is_right - common)
             if not is_right:
                 break
         state.proposed = ()
@@ -104,7 +112,8 @@ class DraftLengths:
         """
         self._num_tried += 1
         if self._is_new or self._num_tried % TRY_EVERY == 0:
-            return _tried([count for _, count in offered], max(LEAST_TRIED, load.tokens))
+            num_rows = len(offered) if drafting_s is None else MOST_TRIED_ROWS
+            return _tried(offered[:num_rows], max(LEAST_TRIED, load.tokens)) + [0] * (len(offered) - num_rows)
         num_rows = len(offered)
         while True:  # a row for which alone it pays bears a whole pass of the draft model
             lengths = self._paying(load, offered, drafting_s(num_rows) if drafting_s is not None else 0.0)
@@ -140,11 +149,11 @@ class DraftLengths:
         return step_s, self._cost.predict(StepLoad(load.tokens + 1, load.kv_tokens)) - step_s + drafting_s
 
 
-def _tried(counts: list[int], most: int) -> list[int]:
-    """Full drafts, while they are at most so many tokens in all."""
+def _tried(offered: list[tuple[float, int]], most: int) -> list[int]:
+    """Drafts of at least a token, while they are at most so many tokens in all."""
     lengths = []
-    for count in counts:
-        lengths.append(min(count, most))
+    for (_, count), likely in zip(offered, _lengths(offered, MIN_CHANCE), strict=True):
+        lengths.append(min(count, max(1, likely), most))
         most -= lengths[-1]
     return lengths
 

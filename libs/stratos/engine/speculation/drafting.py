@@ -25,8 +25,8 @@ from stratos.engine.speculation.proposer import DraftAsk, Proposer
 _log = logging.getLogger(__name__)
 GRAMMAR = "grammar"
 """Who drafted what a grammar forces."""
-NUM_PROBED, PROBING_SHARE = 2, 0.01
-"""Tokens of a probe, and the share of the steps' time that probes may take."""
+NUM_PROBED, PROBED_ROWS, PROBING_SHARE = 2, 2, 0.01
+"""Tokens of a probe, probes of a step, and the share of the steps' time that they may take."""
 MAX_BLIND_GAP = 4
 """Tokens between two looks where there was no guess: a copy may begin at any token, and pays from its first on."""
 MAX_LOOK_S = 1.0
@@ -163,7 +163,8 @@ class Drafting:
                 self.pause(ask.sequence, ask.state)
             elif not self._has_earned(ask, lengths.promised_s(load, chance, count, token_s), lengths.purse.may_begin):
                 count = 0
-            if not count and lengths.purse.busy_s < self._next_probe_s:
+            is_late = lengths.purse.busy_s >= self._next_probe_s
+            if not count and not (is_late and runs.count(0) < PROBED_ROWS):
                 continue
             kept.append(DraftAsk(ask.sequence, ask.state, count or min(NUM_PROBED, ask.max_tokens)))
             runs.append(count)

@@ -1,8 +1,9 @@
 """Choice of the rows of a step that get drafted tokens.
 
 Drafts take what nothing else wants.  A step in which a prompt computes, or while a sequence waits, has none, so they
-delay no prompt; they take the rest of the token budget, and blocks only while one for each sequence of the batch stays
-available, so they preempt none.  Blocks are taken for every drafted position and given back when the step retires.
+delay no prompt; they take the rest of the budgets of tokens and of time, and blocks only while one for each sequence of
+the batch stays available, so they preempt none.  Blocks are taken for every drafted position and given back when the
+step retires.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from stratos.engine.contract.results import StepResult
 from stratos.engine.contract.runner import Runner
 from stratos.engine.requests.context import EngineContext
+from stratos.engine.scheduler.budget import draft_room
 from stratos.engine.scheduler.cost_model import StepLoad, load_of
 from stratos.engine.sequence import Sequence
 from stratos.engine.speculation.draft_lengths import DraftLengths
@@ -46,8 +48,10 @@ class DraftPlanner:
             return
         begin_s = clock.now()
         load = load_of((count, sequence.num_scheduled) for sequence, count in scheduled)
-        offers = self._drafting.offers(wanted, load)
-        left = scheduler.config.token_budget - len(scheduled)
+        left = draft_room(scheduler.config, scheduler.cost, load)
+        if not left:
+            return
+        offers = self._drafting.offers([(sequence, min(most, left)) for sequence, most in wanted], load)
         for offer, length in zip(offers, self._choose(load, offers), strict=True):
             if length:
                 self._drafting.resume(offer.state)

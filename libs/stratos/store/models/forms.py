@@ -55,10 +55,10 @@ def model_from_json(record_id: str, value: object) -> ModelRecord:
 
 
 def model_to_json(model: ModelRecord) -> dict[str, Any]:
-    """Every field but name and digest, which are in the record's id; ``facts`` where there are some.
+    """Every field but name and digest, which are in the record's id; those that came later where they have a value.
 
-    So gateways of a version before the registry read the record of a model that did not come from it.
+    So gateways of a version without them read the record of a model that has none.
     """
     value: Mapping[str, Any] = _ADAPTER.dump_python(model, mode="json")
-    left_out = ("name", "digest") if model.facts is not None else ("name", "digest", "facts")
+    left_out = {"name", "digest", *(name for name in ("facts", "speculation") if value[name] is None)}
     return {name: value[name] for name in value if name not in left_out}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Interval
 
 from stratos.core.files.embedding_files import MatryoshkaSetting, PoolingSetting
 
@@ -33,6 +33,22 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpeculation:
+    """Who drafts tokens for a model, as its decode workers are started."""
+
+    method: Literal["auto", "off", "ngram", "suffix", "draft", "self"]
+    model: str = ""
+    """Folder of the draft model of the method "draft", where the workers are."""
+    num_speculative_tokens: Annotated[int, Interval(ge=1, le=16)] | None = None
+    """Drafted tokens of a row at most; ``None`` is the workers' own."""
+
+    def __post_init__(self) -> None:
+        """Check that a draft model is named where one drafts; raises ``ValueError``."""
+        if (self.method == "draft") != bool(self.model):
+            raise ValueError("the method draft needs a model, the folder of a draft model, and no other has one")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRecord:
     """A revision and its terms; gateways take its words from the object store, workers its weights from elsewhere."""
 
@@ -55,6 +71,8 @@ class ModelRecord:
     """Longest sequence where workers stream past the model's context; 0 is that context."""
     default_max_tokens: Annotated[int, Ge(1)] = 512
     quantization: Literal["auto", "int8", "int4", "fp8", "mxfp4", "nf4", "llm-int8", "int8+head", "int4+head"] = "auto"
+    speculation: ModelSpeculation | None = None
+    """``None``: as the platform was started."""
     pooling: PoolingSetting = "auto"
     matryoshka: MatryoshkaSetting = "auto"
     facts: ModelFacts | None = None

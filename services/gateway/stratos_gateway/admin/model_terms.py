@@ -72,6 +72,9 @@ def check_same(model: ServedModel, fixed: ServedModel, given: Mapping[str, Any])
     Raises:
         BadRequest: ``param`` is the first such term.
     """
+    if given.get("speculation") is not None:
+        text = "settings name this model, and its workers draft as they were started"
+        raise BadRequest(text, param="speculation")
     for field, effect in _EFFECTS.items():
         if field in given and effect(model) != effect(fixed):
             raise BadRequest(f"settings of the gateways name this model, with another {field}", param=field)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.paths import MODELS
 from tests.support.waiting import wait_until
 from tests.support.worlds.platform_process import PlatformProcess
 
@@ -89,3 +92,32 @@ def test_a_stop_inside_an_accepted_run_ends_where_it_does_without_drafts(real_pl
             plain, _ = told(client, f"stop-plain-{place}", stop=[stop], speculation="off")
             assert (drafted["choices"], drafted["usage"]) == (plain["choices"], plain["usage"])
             assert drafted["choices"][0]["text"] == text[: text.index(stop)]
+
+
+@pytest.mark.slow
+def test_an_added_model_drafts_as_its_record_says(real_platform):
+    """The default drafts as well, so what the record turns off shows first; a changed record starts other workers."""
+    admin = ("--key", real_platform.stratos("keys", "create", "--tenant", "platform", "--role", "admin").stdout.strip())
+    add = ("models", "add", "draft", str(MODELS / "draft"), "--wait-s", "100", *admin, "--speculative-config")
+    refused = real_platform.stratos(*add, '{"method": "ngram", "num_speculative_tokens": 0}', check=False)
+    assert (refused.returncode, "nor between 1 and 16" in refused.stderr) == (1, True)
+    headers, found = {"authorization": f"Bearer {real_platform.api_key}"}, {}
+    with httpx.Client(base_url=real_platform.base_url, headers=headers, timeout=60) as client:
+        for method in ("off", "ngram"):
+            before = set(real_platform.processes())
+            real_platform.stratos(*add, json.dumps({"method": method, "num_speculative_tokens": 4}))
+            wait_until(lambda before=before: len(set(real_platform.processes()) - before) == 2)
+            wait_until(lambda before=before: len(drafters(real_platform)) == 1)
+            found[method] = answered(client, f"by-{method}", model="draft")
+    [row] = json.loads(real_platform.stratos("models", "show", "draft", *admin).stdout)
+    assert row["speculation"] == {"method": "ngram", "model": "", "num_speculative_tokens": 4}
+    (plain, without), (ids, section) = found["off"], found["ngram"]
+    assert ids == plain
+    assert "drafted_tokens" not in without
+    assert section["drafted_tokens"] >= section["accepted_tokens"] > 0
+    real_platform.stratos("models", "remove", "draft", *admin)
+
+
+def drafters(platform: PlatformProcess) -> list[str]:
+    """Decode workers of the added model."""
+    return [name for name in platform.processes() if name.startswith("decode-draft-")]

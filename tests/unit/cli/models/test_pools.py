@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from stratos.cli.models.pools import IDLE_LOOKS, ModelPools
 from stratos.common.errors import DependencyDown
 from stratos.core.fleet import Fleet, FleetWorker
 from stratos.core.placement import WorkerRef, WorkerRole
 from stratos.store.models.forms import model_id, model_to_json
-from stratos.store.models.model_record import ModelRecord
+from stratos.store.models.model_record import ModelRecord, ModelSpeculation
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.record import Kind, make_body, parse_record
 from tests.support.waiting import eventually
@@ -30,8 +31,8 @@ class Follower:
     async def run(self) -> None:
         await asyncio.Event().wait()
 
-    def put(self, name: str, source: str = "/models/m", digest: str = DIGEST, *, size: str = "") -> None:
-        record = ModelRecord(name=name, digest=digest, text_digest="b" * 64, source=source, size=size)
+    def put(self, name: str, source: str = "/models/m", digest: str = DIGEST, **terms: Any) -> None:
+        record = ModelRecord(name=name, digest=digest, text_digest="b" * 64, source=source, **terms)
         self._merge(model_id(name, digest), make_body(model_to_json(record)))
 
     def remove(self, name: str, digest: str = DIGEST) -> None:
@@ -161,6 +162,9 @@ async def test_changed_needs_start_new_workers_though_the_old_ones_are_busy() ->
         await eventually(lambda: "look" in workers.log, "they are to leave")
         follower.put("small", source="/models/n")
         await eventually(lambda: acts(workers)[-1] == "start small from /models/n", "the new ones come first")
+        workers.booked.clear()
+        follower.put("small", source="/models/n", speculation=ModelSpeculation(method="off"))
+        await eventually(lambda: acts(workers).count("start small from /models/n") == 2, "drafts are a need as well")
 
 
 async def test_an_odd_record_is_reported_and_ends_the_following_of_no_other() -> None:

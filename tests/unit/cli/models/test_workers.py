@@ -12,18 +12,20 @@ import pytest
 
 from stratos.cli.data.folder import DataDir
 from stratos.cli.local.options import UpOptions
+from stratos.cli.local.speculative_config import parse_speculative_config
 from stratos.cli.models import workers
 from stratos.cli.models.workers import LocalModelWorkers, fitted
-from stratos.common.errors import InvalidCheckpoint
+from stratos.common.errors import BadRequest, InvalidCheckpoint
 from stratos.core.files.model_files import read_model_files
-from stratos.engine.settings import DiskTierConfig
+from stratos.engine.settings import DiskTierConfig, SpeculationConfig
 from stratos.selfcheck.machine.sizing import WorkerAsk, plan_workers, worker_settings
 from stratos.store.local_store import LocalStore
-from stratos.store.models.model_record import ModelRecord
+from stratos.store.models.model_record import ModelRecord, ModelSpeculation
 from tests.support.paths import MODELS
 from tests.support.reference.published_models import published
 
 DRAFT = MODELS / "draft"
+HEAD = "SCHEDULER__SPECULATION__"
 
 
 @dataclass
@@ -64,6 +66,44 @@ async def test_models_start_one_after_the_other_and_share_with_those_that_have_w
     await workers.start_model(records[2])
     assert platform.planned == [4, 6, 6]
     assert platform.pools == {0}  # another model's pool is planned anew
+
+
+async def test_a_model_drafts_as_its_record_says_else_as_the_platform_was_started(tmp_path: Path) -> None:
+    platform: Any = Platform()
+    options = UpOptions(model_path=DRAFT, engine="fake", kv_pool_bytes=1, speculative_config='{"method": "suffix"}')
+    data = SimpleNamespace(digests_file=tmp_path / "digests")
+    workers = LocalModelWorkers(platform, options, SimpleNamespace(), data)  # type: ignore[arg-type]
+    record = ModelRecord(name="a", digest=read_model_files(DRAFT).digest, text_digest="", source=str(DRAFT))
+    of_own = ModelSpeculation(method="draft", model=str(MODELS / "base"), num_speculative_tokens=3)
+    await workers.start_model(record)
+    await workers.start_model(replace(record, speculation=of_own))
+    assert [parse_speculative_config(given.speculative_config) for given in platform.given] == [
+        {f"{HEAD}METHOD": "suffix"},
+        {f"{HEAD}METHOD": "draft", f"{HEAD}MODEL_PATH": str(MODELS / "base"), f"{HEAD}NUM_SPECULATIVE_TOKENS": "3"},
+    ]
+    gone = replace(of_own, model="/no/such")
+    with pytest.raises(BadRequest, match='the folder of a draft model, not "/no/such"'):
+        await workers.start_model(replace(record, speculation=gone))
+
+
+async def test_the_draft_model_of_a_record_is_planned_beside_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafts: list[SpeculationConfig] = []
+
+    def planned(ask: WorkerAsk, machine: Any, flags: Any) -> Any:
+        drafts.append(worker_settings(ask, flags).scheduler.speculation)
+        return plan_workers(ask, machine, flags)
+
+    monkeypatch.setattr(workers, "plan_workers", planned)
+    folder, own = MODELS / "base", ModelSpeculation(method="draft", model=str(DRAFT))
+    record = ModelRecord(
+        name="a", digest=read_model_files(folder).digest, text_digest="", source=str(folder), speculation=own
+    )
+    data: Any = SimpleNamespace(digests_file=tmp_path / "digests")
+    facts: Any = SimpleNamespace()
+    await LocalModelWorkers(Platform(), UpOptions(model_path=DRAFT), facts, data).start_model(record)  # type: ignore[arg-type]
+    assert [(planned.method, planned.model_path) for planned in drafts] == [("draft", DRAFT)]
 
 
 async def test_a_published_model_is_fetched_into_the_cache_from_which_its_workers_have_it(tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from stratos.common.clock import FakeClock
+from stratos.engine.contract.plan import StepPlan
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.settings import SchedulerConfig, SpeculationConfig
 from stratos.engine.speculation.draft_lengths import NUM_TRIED, DraftLengths
 from stratos.engine.speculation.draft_purse import CREDIT_S, DraftPurse
 from stratos.engine.speculation.model_draft import ModelProposer
+from tests.support.fakes.proposers import KnowingProposer
 from tests.support.worlds.engine_driver import drain, expected, make_request
 
 STEP_S, DRAFT_S, DRAFT_PROMPT_TOKEN_S = 0.010, 0.0005, 0.001
@@ -89,6 +91,23 @@ def test_looks_at_drafts_that_do_not_pay_take_a_hundredth_of_the_time() -> None:
     assert 0 < models.draft_s < 0.02 * (models.clock.now() - begin_s)
 
 
+def test_the_first_answers_beside_a_draft_model_that_is_always_wrong_lose_little() -> None:
+    models = TimedModels(worker_weight=2)
+    begin_s = models.clock.now()
+    for number in range(8):
+        models.answer(f"first {number}", 128)
+    took_s = models.clock.now() - begin_s
+    assert models.draft_s < 0.04 * took_s
+
+
+def test_of_eight_first_streams_two_are_tried_and_two_probed_at_the_draft_model() -> None:
+    models = TimedModels(worker_weight=2)
+    for number in range(8):
+        models.engine.add(make_request([*PROMPT[:20], number], f"r{number}", max_tokens=64))
+    drain(models.engine)
+    assert 0 < models.num_prompt_tokens <= 4 * 24
+
+
 def test_drafts_that_estimates_praise_wrongly_lose_a_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each pass of a draft model takes as long as a step, and is said to take nothing."""
     monkeypatch.setattr(ModelProposer, "token_s", lambda *asked: 0.0)
@@ -117,3 +136,26 @@ def test_a_purse_that_is_empty_lets_drafts_go_on_whose_prompts_are_paid_for() ->
     purse.settle(0.0, 100.0)
     purse.settle(CREDIT_S, 0.0)
     assert not purse.may_begin, "no more is put by than the credit"
+
+
+@pytest.mark.parametrize(("budget_ms", "longest_s"), [(20, 0.020), (4, 0.016), (0, 0.040)])
+def test_drafts_count_in_the_time_of_a_step(budget_ms: float, longest_s: float) -> None:
+    """A step takes 4 ms and 1 ms a token: four streams alone take 8 ms, and 40 with eight right drafts each."""
+    clock, runner = FakeClock(), FakeRunner(FakeConfig(block_size=4, num_blocks=600))
+    launch = runner.launch
+
+    def timed(plan: StepPlan) -> object:
+        clock.advance(0.004 + 0.001 * plan.num_tokens)
+        return launch(plan)
+
+    runner.launch = timed  # type: ignore[method-assign]
+    streams = {(f"r{i}", 0): expected([i, 5, 9], 200) for i in range(4)}
+    drafts_all = SpeculationConfig(is_adaptive=False)
+    config = SchedulerConfig(speculation=drafts_all, step_time_budget_ms=budget_ms)
+    engine = EngineCore(runner, config, clock, KnowingProposer(streams, 4096))
+    for i in range(4):
+        engine.add(make_request([i, 5, 9], f"r{i}", max_tokens=200))
+    run = drain(engine)
+    assert run.tokens == streams
+    took_s = [step.ended_s - step.began_s for step in run.results if step.num_drafted][8:]
+    assert max(took_s) == pytest.approx(longest_s, abs=1.1e-3), "but for what the fit is off"

@@ -90,9 +90,24 @@ def test_drafts_are_as_long_as_they_pay(chance, token_cost, least, most):
 
 
 def test_a_try_adds_no_more_tokens_than_the_step_has_or_a_few():
-    alone, crowd = (DraftLengths().choose(StepLoad(n, 100), [(0.1, 8)] * n) for n in (1, 64))
+    alone, crowd = (DraftLengths().choose(StepLoad(n, 100), [(0.9, 8)] * n) for n in (1, 64))
     assert (alone, sum(crowd)) == ([8], 64)
-    assert sum(DraftLengths().choose(StepLoad(4, 100), [(0.1, 8)] * 4)) == LEAST_TRIED
+    assert sum(DraftLengths().choose(StepLoad(4, 100), [(0.9, 8)] * 4)) == LEAST_TRIED
+
+
+def test_a_try_has_drafts_as_long_as_they_may_be_right_and_of_two_prompts_where_those_cost():
+    assert DraftLengths().choose(StepLoad(3, 100), [(0.01, 8), (0.3, 8), (0.6, 8)]) == [1, 2, 5]
+    assert DraftLengths().choose(StepLoad(3, 100), [(0.6, 8)] * 3, lambda num_rows: 0.001) == [5, 5, 0]
+
+
+def test_a_proposer_that_is_always_wrong_is_known_after_forty_tokens():
+    lengths, sequence = DraftLengths(), Sequence(seq_id=0, tokens=[1], root=b"")
+    for number in range(40):
+        state = DraftState(method="m", proposed=(5,), num_known=len(sequence.tokens))
+        sequence.tokens.append(9)
+        lengths.learn(sequence, state)
+        assert lengths.chance(DraftState(method="m")) > 0.1 or number > 16
+    assert lengths.chance(DraftState(method="m")) < 0.06
 
 
 def test_drafts_that_are_not_run_still_show_whether_they_were_right():

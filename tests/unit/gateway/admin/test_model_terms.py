@@ -12,7 +12,7 @@ from stratos.core.tenancy.plan import Plan
 from stratos.core.tenancy.prices import Price
 from stratos.store.models.model_record import ModelRecord
 from stratos.store.records.record import Kind
-from stratos_gateway.admin.model_terms import check_size, terms_of
+from stratos_gateway.admin.model_terms import check_same, check_size, terms_of
 
 
 def snapshot(*plans: Plan, models: tuple[tuple[int, ModelRecord], ...] = ()) -> Any:
@@ -44,3 +44,11 @@ def test_terms_are_those_of_the_revision_itself_then_of_the_newest_one() -> None
     fixed: Any = SimpleNamespace(fixed=lambda digest: base if digest == "a" else None, get=lambda name: base)
     assert terms_of("small", "a", known, fixed)["size"] == "8b"  # settings win, whatever a record says
     assert terms_of("base", "c", known, fixed) == {"size": "8b", "max_input_tokens": 9, "default_max_tokens": 5}
+
+
+def test_drafts_of_a_model_that_settings_name_are_refused_since_no_record_starts_its_workers() -> None:
+    served: Any = SimpleNamespace()
+    check_same(served, served, {"speculation": None})
+    with pytest.raises(BadRequest, match="its workers draft as they were started") as caught:
+        check_same(served, served, {"speculation": {"method": "off"}})
+    assert caught.value.param == "speculation"

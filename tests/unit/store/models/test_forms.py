@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from stratos.common.errors import BadRequest
 from stratos.store.models.forms import model_from_json, model_id, model_to_json
-from stratos.store.models.model_record import ModelRecord
+from stratos.store.models.model_record import ModelRecord, ModelSpeculation
 from stratos.store.records.record import Kind, make_body, parse_record
 
 DIGEST, TEXTS = "a" * 64, "b" * 64
@@ -20,6 +21,9 @@ def test_a_record_is_read_as_it_was_written() -> None:
     assert model_from_json(record_id, model_to_json(RECORD)) == RECORD
     stored = parse_record(Kind.MODEL, record_id, f"7 {make_body(model_to_json(RECORD))}")
     assert (stored.value, stored.version) == (RECORD, 7)
+    assert not {"facts", "speculation"} & model_to_json(RECORD).keys(), "older gateways know neither"
+    drafting = replace(RECORD, speculation=ModelSpeculation(method="draft", model="/d", num_speculative_tokens=4))
+    assert model_from_json(record_id, model_to_json(drafting)) == drafting
 
 
 @pytest.mark.parametrize(
@@ -33,6 +37,16 @@ def test_a_record_is_read_as_it_was_written() -> None:
         (model_id("small", DIGEST), {"text_digest": "../../etc"}, "text_digest"),
         (model_id("small", DIGEST), {"max_input_tokens": 0}, "max_input_tokens"),
         (model_id("small", DIGEST), {"quantization": "int3"}, "quantization"),
+        (model_id("small", DIGEST), {"speculation": "ngram"}, "speculation"),
+        (model_id("small", DIGEST), {"speculation": {"method": "eagle"}}, "speculation.method"),
+        (model_id("small", DIGEST), {"speculation": {"method": "draft"}}, "speculation"),
+        (model_id("small", DIGEST), {"speculation": {"method": "ngram", "model": "/d"}}, "speculation"),
+        (model_id("small", DIGEST), {"speculation": {"method": "ngram", "heads": 2}}, "speculation.heads"),
+        (
+            model_id("small", DIGEST),
+            {"speculation": {"method": "ngram", "num_speculative_tokens": 1_000_000}},
+            "speculation.num_speculative_tokens",
+        ),
         (model_id("small", DIGEST), {"weights": "w"}, "weights"),
         (model_id("small", DIGEST), {"name": "other"}, "model"),
     ],

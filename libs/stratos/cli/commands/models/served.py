@@ -33,6 +33,9 @@ def add(
     max_model_len: Annotated[int | None, typer.Option(min=0, help="Longest sequence; 0: the model's context.")] = None,
     max_input_tokens: Annotated[int | None, typer.Option(min=1, help="Longest prompt; of a new name 4096.")] = None,
     quantization: Annotated[str | None, typer.Option(help=f"Weights: auto, {AT_LOAD}.")] = None,
+    speculative_config: Annotated[
+        str, typer.Option(help='Drafts, e.g. {"method": "ngram"}; of a new name: as the platform was started.')
+    ] = "",
     wait_s: Annotated[float, typer.Option("--wait-s", min=0, help="Seconds to wait until workers serve it.")] = 0,
     digest: Annotated[
         str, typer.Option(help="Of the model, as `publish` printed it: then the folder needs no weights.")
@@ -50,20 +53,22 @@ def add(
     """
     from stratos.cli.data.folder import DataDir
     from stratos.cli.local.preflight import check_model_folder
+    from stratos.cli.local.speculative_config import speculation_fields
     from stratos.cli.models.records import ModelAsk, add_model, wait_for_workers
     from stratos.cli.models.references import found_model
     from stratos.core.files.gguf.parts import is_gguf
     from stratos.store.registry.catalogue import is_reference
     from stratos.text.gguf.kept_folders import gguf_folder
 
-    asked = {
+    asked: dict[str, Any] = {
         "size": size,
         "max_model_len": max_model_len,
         "max_input_tokens": max_input_tokens,
         "quantization": quantization,
     }
-    terms = {field: value for field, value in asked.items() if value is not None}
     with explained_errors(), admin_client(url, key, data_dir, run) as client:
+        asked["speculation"] = speculation_fields(speculative_config) or None
+        terms = {field: value for field, value in asked.items() if value is not None}
         data, store = DataDir(data_dir), store_of(object_store, s3_endpoint, url, data_dir, run)
         data.prepare()
         published = found_model(str(path), store) if is_reference(str(path)) else None
