@@ -23,7 +23,7 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 async def call(world: AdminWorld, method: str, path: str, *, by: str = "user", **more: Any) -> httpx.Response:
-    headers = {"authorization": f"Bearer {world.keys[by]}"}
+    headers = {"authorization": f"Bearer {world.keys[by]}", **more.pop("headers", {})}
     return await world.public.request(method, path, headers=headers, **more)
 
 

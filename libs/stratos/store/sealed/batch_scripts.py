@@ -24,8 +24,9 @@ local function owns(slice, epoch)
 end
 """
 # ARGV: id, member, sealed head, lines, slices, milliseconds of its window, those that it is kept, most batches.
-# Answers 1, or 0 where the tenant has too many.
+# Answers 1, also where there is one of this id, or 0 where the tenant has too many.
 CREATE = """
+if get('s') then return 1 end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[7])
 if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[8]) then return 0 end
 redis.call('ZADD', KEYS[1], now, ARGV[1])

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
+import hmac
 import math
 import secrets
 import time
@@ -137,15 +139,23 @@ class BatchStore:
         self._commit, self._lose = script(scripts.COMMIT), script(scripts.LOSE)
         self._finish, self._cancel = script(scripts.FINISH), script(scripts.CANCEL)
 
-    async def create(self, tenant_id: str, head: BatchHead, num_lines: int, num_slices: int, window_s: float) -> str:
-        """Make a batch; its id, or "" where the tenant has too many."""
-        batch_id = f"batch_{secrets.token_hex(12)}"
+    def new_id(self, tenant_id: str, idempotency: str = "") -> str:
+        """Id of a new batch: the same for the same idempotency key, a fresh one without."""
+        if not idempotency:
+            return f"batch_{secrets.token_hex(12)}"
+        found = hmac.new(self.files.key(tenant_id), f"batch of {idempotency}".encode(), hashlib.sha256)
+        return f"batch_{found.hexdigest()[:24]}"
+
+    async def create(
+        self, tenant_id: str, batch_id: str, head: BatchHead, num_lines: int, num_slices: int, window_s: float
+    ) -> bool:
+        """Make a batch, or leave the one that has this id; false where the tenant has too many."""
         text = self._sealed(tenant_id, batch_id, "head", orjson.dumps(head))
         args: list[str | int | float] = [
             batch_id, f"{tenant_id}/{batch_id}", text, num_lines, num_slices, int(window_s * 1000), _KEPT_MS,
             self._tenant_batches,
         ]  # fmt: skip
-        return batch_id if await self._run(self._create, tenant_id, batch_id, args) else ""
+        return bool(await self._run(self._create, tenant_id, batch_id, args))
 
     async def find(self, tenant_id: str, batch_id: str) -> StoredBatch | None:
         """A batch of the tenant, or ``None``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -11,7 +12,7 @@ from redis.exceptions import RedisError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stratos.common.errors import BadRequest, ConcurrencyLimited, DependencyDown, NotFound
+from stratos.common.errors import BadRequest, ConcurrencyLimited, DependencyDown, KeyReused, NotFound
 from stratos.core.requests.limits import check_metadata
 from stratos.core.tenant import Tenant
 from stratos.store.sealed.batch_store import BatchHead, BatchStore, StoredBatch
@@ -24,9 +25,11 @@ from stratos_gateway.files.upload import MIN_KEPT_S
 from stratos_gateway.http.body import OrjsonResponse, read_json
 from stratos_gateway.models.catalogue import ModelCatalogue
 from stratos_gateway.openai.fields import Fields, object_fields
+from stratos_gateway.streams.asking import idempotency_key
 
 WINDOW = "24h"
 _MAX_PAGE = 100
+_REPLAYED = {"idempotent-replayed": "true"}
 
 
 class BatchRoutes:
@@ -50,16 +53,16 @@ class BatchRoutes:
         tenant, limits = await self._edge.authenticate(request), self._edge.limits
         with self._edge.bodies.enter(tenant):
             body = await read_json(request, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
-        head, store = _head(body, tenant), self._opened()
+        head, store, key = _head(body, tenant), self._opened(), idempotency_key(request.headers)
         async with _answering():
-            file = await store.files.find(tenant.id, head.input_file_id)
-            await self._check(tenant, head, file)
-            assert file is not None, "checked"
-            num_slices = len(orjson.loads(await store.files.read_index(tenant.id, file)))
-            made = await store.create(tenant.id, head, int(file.facts["lines"]), num_slices, self._config.window_s)
-            if not made:
-                raise ConcurrencyLimited(f"the tenant has {self._config.tenant_batches} batches, its limit")
-            return OrjsonResponse(batch_object(await self._find(tenant, made)))
+            batch_id = store.new_id(tenant.id, key)
+            before = await store.find(tenant.id, batch_id) if key else None
+            if before is None:
+                await self._begin(tenant, batch_id, head)
+            found = before or await self._find(tenant, batch_id)
+        if replace(found.head, tenant_name=head.tenant_name, key_id=head.key_id) != head:
+            raise KeyReused("this idempotency key was used for a batch of other terms")
+        return OrjsonResponse(batch_object(found), headers={} if before is None else _REPLAYED)
 
     async def show(self, request: Request) -> Response:
         """A batch as it stands."""
@@ -95,6 +98,18 @@ class BatchRoutes:
             await self._find(tenant, batch_id)
             await self._opened().cancel(tenant.id, batch_id)
             return OrjsonResponse(batch_object(await self._find(tenant, batch_id)))
+
+    async def _begin(self, tenant: Tenant, batch_id: str, head: BatchHead) -> None:
+        store = self._opened()
+        file = await store.files.find(tenant.id, head.input_file_id)
+        await self._check(tenant, head, file)
+        assert file is not None, "checked"
+        num_lines, num_slices = (
+            int(file.facts["lines"]),
+            len(orjson.loads(await store.files.read_index(tenant.id, file))),
+        )
+        if not await store.create(tenant.id, batch_id, head, num_lines, num_slices, self._config.window_s):
+            raise ConcurrencyLimited(f"the tenant has {self._config.tenant_batches} batches, its limit")
 
     async def _check(self, tenant: Tenant, head: BatchHead, file: StoredFile | None) -> None:
         """Refuse a batch whose lines could not run; raises ``BadRequest`` and ``ModelNotFound``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
 from itertools import pairwise
@@ -9,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from stratos.common.errors import Overloaded
@@ -178,9 +180,35 @@ async def test_the_backlog_is_of_all_open_batches(redis_url: str) -> None:
     async with open_redis(redis_url) as redis:
         store = BatchStore(redis, RecordStoreConfig(), files, "base", 1000)
         for number in range(260):
-            assert await store.create(f"tenant-{number % 3}", head, 10, 1, 600.0)
+            assert await store.create(f"tenant-{number % 3}", f"batch_{number}", head, 10, 1, 600.0)
         backlog = await store.backlog()
     assert (backlog.num_lines, backlog.num_due) == (2600, 2600)
+
+
+async def test_a_batch_that_is_asked_for_again_with_its_key_is_the_same(worlds: list[AdminWorld]) -> None:
+    """However many asked at a time, and also where its input is gone by then."""
+    one, two = worlds
+    rows = lines(3, "/v1/chat/completions")
+    body = {"input_file_id": await upload(one, rows), "endpoint": rows[0]["url"], "completion_window": "24h"}
+
+    async def ask(world: AdminWorld, key: str = "nightly", by: str = "user", **more: Any) -> httpx.Response:
+        return await call(world, "POST", BATCHES, by=by, json={**body, **more}, headers={"idempotency-key": key})
+
+    answers = await asyncio.gather(*(ask(world) for world in worlds * 3))
+    [name] = {answer.json()["id"] for answer in answers}
+    await ended(two, name)
+    assert (await call(one, "DELETE", f"/v1/files/{body['input_file_id']}")).status_code == 200
+    again = await ask(two)
+    assert (again.status_code, again.json()["id"], again.json()["status"]) == (200, name, "completed")
+    assert again.headers["idempotent-replayed"] == "true"
+    other, long = await ask(one, metadata={"of": "today"}), await ask(one, "k" * 10_000)
+    assert (other.status_code, other.json()["error"]["code"]) == (422, "idempotency_key_reused")
+    assert (long.status_code, long.json()["error"]["code"]) == (400, "invalid_idempotency_key")
+    foreign = await ask(one, by="stranger", input_file_id=await upload(one, rows, by="stranger"))
+    assert foreign.json()["id"] != name
+    assert "idempotent-replayed" not in foreign.headers
+    assert len((await call(two, "GET", BATCHES)).json()["data"]) == 1
+    await eventually(partial(is_billed, one, len(rows)), "each line is billed once")
 
 
 async def test_batches_belong_to_their_tenant(worlds: list[AdminWorld]) -> None:

@@ -12,6 +12,7 @@ import httpx
 import orjson
 import pytest
 
+from stratos.store.redis import open_redis
 from stratos.store.sealed.file_writer import PART_BYTES
 from tests.support.waiting import eventually
 from tests.support.worlds.admin_world import AdminWorld
@@ -85,6 +86,29 @@ async def test_files_are_listed_and_deleted_by_their_tenant_alone(worlds: list[A
         assert (await call(two, "DELETE", f"{PATH}/{name}")).json()["deleted"]
         assert (await call(one, "GET", f"{PATH}/{name}")).status_code == 404
     assert (await call(one, "GET", f"{PATH}/{other}/content", by="stranger")).content == lines(1)
+
+
+async def test_a_file_whose_time_is_over_is_gone_and_leaves_its_room(redis_url: str, tmp_path: Path) -> None:
+    """At once for its tenant; its bytes are due a minute later."""
+    bounds = {"kept_s": 2.0, "tenant_files": 1, "sweep_s": 0.02}
+    async with stream_worlds(redis_url, tmp_path, num=1, files=bounds) as [world], open_redis(redis_url) as redis:
+        file = (await upload(world, lines(1))).json()
+        assert file["expires_at"] - file["created_at"] == 2
+        assert (await upload(world, lines(1))).status_code == 429, "it is the one that has room"
+        at = f"{PATH}/{file['id']}"
+
+        async def is_gone() -> bool:
+            return (await call(world, "GET", at)).status_code == 404
+
+        await eventually(is_gone, "its time is over")
+        assert (await call(world, "GET", f"{at}/content")).status_code == 404
+        assert (await call(world, "GET", PATH)).json()["data"] == []
+        [(place, due_ms)] = await redis.zrange("stratos:files:objects", 0, -1, withscores=True)
+        assert 60 <= due_ms / 1000 - file["expires_at"] < 62
+        assert list((tmp_path / "blobs").rglob("file-*")), "they are not due yet"
+        await redis.zadd("stratos:files:objects", {place: 0}, xx=True)
+        await eventually(lambda: not list((tmp_path / "blobs").rglob("file-*")), "its bytes are deleted")
+        assert (await upload(world, lines(1))).status_code == 200
 
 
 async def test_what_is_no_batch_is_refused_by_its_line(worlds: list[AdminWorld]) -> None:

@@ -77,3 +77,25 @@ async def test_what_could_not_be_recorded_is_computed_again_as_it_was(
     assert (seeds[0], ids[0]) == (seeds[1], ids[1])
     assert (seeds[2], ids[2]) != (seeds[0], ids[0])
     assert len(set(seeds)) == len(set(ids)) == 2
+
+
+async def test_no_event_waits_for_a_store_that_hangs(worlds: list[AdminWorld], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole stream comes while no write of its record is answered; what was written last comes after it."""
+    one, two = worlds
+    expected = contents(await read(two, "POST", PATH, BODY, idempotency_key="undisturbed"))
+    answers, write, num_asked = asyncio.Event(), StreamStore.write, 0
+
+    async def hang(store: StreamStore, *asked: Any) -> Any:
+        nonlocal num_asked
+        num_asked += any(asked)
+        await answers.wait()
+        return await write(store, *asked)
+
+    monkeypatch.setattr(StreamStore, "write", hang)
+    found = await read(one, "POST", PATH, BODY, idempotency_key="hung")
+    assert contents(found) == expected
+    assert num_asked
+    answers.set()
+    rest = await read(two, "GET", f"/v1/streams/{found.stream}", last_event_id=found.events[2].id)
+    assert contents(Read(200, found.headers, found.events[:3]), rest) == expected
+    assert num_submits(worlds) == 2, "of the undisturbed one and of this one"
