@@ -203,7 +203,7 @@ def test_a_changed_entry_is_recorded_before_its_workers_are_replaced() -> None:
     assert not is_first(changed[0], gateways)
     for found in live:
         found["metadata"]["annotations"] = {}
-    assert not is_first(changed[0]), "of a chart that recorded nothing: the job would wait for keys that its Secret lacks"
+    assert not is_first(changed[0]), "of a chart that recorded nothing: its Secret lacks what the job needs"
 
 
 def test_the_job_that_records_first_is_bounded_and_fits_full_nodes() -> None:
