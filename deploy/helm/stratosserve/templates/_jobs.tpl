@@ -101,18 +101,22 @@ spec:
 {{- define "stratos.tool" -}}
 {{ include "stratos.toolImage" . }}
 resources:
-  {{- toYaml .Values.tools.resources | nindent 2 }}
+  {{- include "stratos.toolRoom" (dict "root" .) | nindent 2 }}
 {{- end }}
 
-{{/* The same for a hook, which Helm waits for: it asks for no room, so that it fits where the release has filled its nodes. */}}
+{{/* The same for a hook. */}}
 {{- define "stratos.hookTool" -}}
 {{ include "stratos.toolImage" . }}
 resources:
-  requests: {cpu: "0", memory: "0"}
-  {{- with .Values.tools.resources.limits }}
-  limits:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
+  {{- include "stratos.toolRoom" (dict "root" . "isHook" true) | nindent 2 }}
+{{- end }}
+
+{{/* Room of such a container: dict root, isHook. Helm waits for a hook, which asks for none, so that it fits where the release has filled
+     its nodes. */}}
+{{- define "stratos.toolRoom" -}}
+{{- $room := .root.Values.tools.resources -}}
+{{- if .isHook }}{{ $room = merge (dict "requests" (dict "cpu" "0" "memory" "0")) (omit $room "requests") }}{{ end -}}
+{{ toYaml $room }}
 {{- end }}
 
 {{- define "stratos.toolImage" -}}

@@ -59,7 +59,7 @@
   command: [cp, -R, {{ printf "%s/." (.path | default "/model" | trimSuffix "/") | quote }}, /into/]
   {{- include "stratos.containerSecurity" $ | nindent 2 }}
   resources:
-    {{- toYaml $.root.Values.tools.resources | nindent 4 }}
+    {{- include "stratos.toolRoom" $ | nindent 4 }}
   volumeMounts:
     - {name: model, mountPath: /into}
 {{- end }}
@@ -93,7 +93,7 @@
     {{- include "stratos.s3Credentials" $.root | nindent 4 }}
   {{- include "stratos.containerSecurity" $ | nindent 2 }}
   resources:
-    {{- toYaml $.root.Values.tools.resources | nindent 4 }}
+    {{- include "stratos.toolRoom" $ | nindent 4 }}
   volumeMounts:
     - {name: tmp, mountPath: /tmp}
     - {name: model, mountPath: /into}
