@@ -101,21 +101,33 @@ async def born_at_return(url: str, parts: LimitParts | None = None) -> list[str]
     return found + platform.book.problems(is_exact=False)
 
 
-async def come_again(url: str, parts: LimitParts | None = None) -> list[str]:
-    """Two gateways, of which one holds a slice that it does not use: a refused client comes again when it was told."""
-    platform = LimitedGateways(url, 2, parts)
-    tenant, (idle, busy), found = make_tenant(tokens_per_min=60_000, burst_s=2), platform.gateways, list[str]()
-    await idle.take(tenant, cost_of(300))  # two such requests stay there
-    for num_tokens in (1000, 900, 250, 1300):
+async def come_again(url: str, parts: LimitParts | None = None, *, num_gateways: int = 2, **limits: int) -> list[str]:
+    """Gateways, of which all but one hold slices that they do not use: a refused client comes again when it was told.
+
+    What others have spent since their last report, a tenth of a second ago at most, is not known, so none is left open.
+    """
+    platform = LimitedGateways(url, num_gateways, parts)
+    tenant, found = make_tenant(tokens_per_min=60_000, burst_s=2, **limits), list[str]()
+    *idle, busy = platform.gateways
+    for gateway in idle:
+        await gateway.take(tenant, cost_of(300 // len(idle)))  # as much again stays there
+    await asyncio.sleep(0.2)
+    for num_tokens in (1000, 900, 250, 1300, 20) if limits else (1000, 900, 250, 1300):
+        if num_tokens == 20:
+            await asyncio.sleep(2.0)  # so that requests are the limit that is reached
         while isinstance(refused := await busy.take(tenant, cost_of(num_tokens)), OpenRequest):
-            pass
+            busy.settle(refused, num_tokens)
+        if (" requests " in refused.message) != (num_tokens == 20):
+            found.append(f"{num_tokens} tokens: {refused.message}")
         after_s = refused.after_s or 0.0
         await asyncio.sleep(0.8 * after_s)
         if isinstance(await busy.take(tenant, cost_of(num_tokens)), OpenRequest):
             found.append(f"{num_tokens} tokens are there a fifth of {after_s:.3f} s before they were promised")
         await asyncio.sleep(0.2 * after_s)
-        if not isinstance(await busy.take(tenant, cost_of(num_tokens)), OpenRequest):
+        if not isinstance(accepted := await busy.take(tenant, cost_of(num_tokens)), OpenRequest):
             found.append(f"{num_tokens} tokens are not there after {after_s:.3f} s")
+        else:
+            busy.settle(accepted, num_tokens)
     platform.close()
     return found + platform.book.problems(is_exact=False)
 

@@ -35,8 +35,12 @@ def test_a_gateway_that_starts_as_redis_comes_back_gives_nothing_that_others_gav
     assert run_virtual(born_at_return(redis_url)) == []
 
 
-def test_a_refused_client_that_comes_again_when_it_was_told_is_accepted_and_not_a_fifth_earlier(redis_url: str) -> None:
-    assert run_virtual(come_again(redis_url)) == []
+@pytest.mark.parametrize("limits", [{}, {"requests_per_min": 600, "max_sequences": 256}], ids=["one", "all"])
+@pytest.mark.parametrize("num_gateways", [2, 3])
+def test_a_refused_client_that_comes_again_when_it_was_told_is_accepted_and_not_a_fifth_earlier(
+    redis_url: str, num_gateways: int, limits: dict[str, int]
+) -> None:
+    assert run_virtual(come_again(redis_url, num_gateways=num_gateways, **limits)) == []
 
 
 def test_a_report_whose_answer_is_lost_counts_once(redis_url: str) -> None:

@@ -44,16 +44,22 @@ def test_every_promise_holds(
     assert run_virtual(run_case(case, redis_url)) == []
 
 
-async def overload_thousand(url: str) -> list[str]:
-    case = LimitCase(num_gateways=1, num_routers=1, num_tenants=1000, is_all=False, is_parallel=False)
+async def overload_thousand(url: str, *, is_all: bool, seconds: float) -> list[str]:
+    case = LimitCase(num_gateways=1, num_routers=1, num_tenants=1000, is_all=is_all, is_parallel=False)
     world = LimitWorld(case, url)
-    found = await overload(world)
+    found = await overload(world, seconds)
     world.close()
     return found + world.platform.book.problems(is_exact=True)
 
 
-def test_a_thousand_tenants_at_their_limits_get_the_same_at_one_gateway(redis_url: str) -> None:
-    assert run_virtual(overload_thousand(redis_url)) == []
+@pytest.mark.parametrize(
+    ("is_all", "seconds"),
+    [(False, 0.5), *(pytest.param(is_all, 6.0, marks=pytest.mark.slow) for is_all in (False, True))],
+)
+def test_a_thousand_tenants_at_their_limits_get_the_same_at_one_gateway(
+    redis_url: str, is_all: bool, seconds: float
+) -> None:
+    assert run_virtual(overload_thousand(redis_url, is_all=is_all, seconds=seconds)) == []
 
 
 def test_the_table_has_every_pair() -> None:
