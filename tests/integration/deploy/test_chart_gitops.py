@@ -7,13 +7,17 @@ import re
 from typing import Any
 
 import pytest
+import yaml
+from kubernetes.utils.quantity import parse_quantity
 
 from scripts.chart.rendering import NO_RENDERER, has_renderer, rendered_text
 from tests.support.kube.chart_objects import Object, container, kinds, one, pods, variables
 from tests.support.kube.chart_rendering import SERVED_HERE, checked, said_by
+from tests.support.kube.cluster.release import LIMITS
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
 ADMINISTERED = {"gateway": {"admin": {"enabled": True}}, "declaration": {"tenants": {"acme": {"plan": "gold"}}}}
+SHIPPED: dict[str, Any] = {"name": "base", "servedName": "base", "source": {"image": {"name": "model-demo"}}}
 HOOK = "helm.sh/hook"
 KEEP = "helm.sh/resource-policy"
 
@@ -89,7 +93,7 @@ def test_what_cannot_be_made_again_outlives_the_release_unless_asked(defaults: l
         "an uninstallation does not hang on them"
     )
     (resources,) = {json.dumps(container["resources"]["requests"]) for job in hooks for container in containers_of(job)}
-    assert json.loads(resources) == {"cpu": "0", "memory": "0"}, "nodes that the release has filled have room for them"
+    assert json.loads(resources) == {"cpu": "25m", "memory": "32Mi"}, "nodes that the release has filled have room"
     bounds = [found["spec"].get("activeDeadlineSeconds") for found in asked if HOOK in annotations_of(found)]
     assert len(bounds) == 3
     assert all(bounds), "Helm waits for no hook without end"
@@ -134,3 +138,16 @@ def test_every_process_finds_the_releases_own_objects(defaults: list[Object]) ->
         assert found["AWS_ACCESS_KEY_ID"] == "stratos"
     bucket = {"objectStore": {"url": "s3://mine/prefix"}}
     assert "object-store" not in {p.component for p in pods(checked(bucket))}
+
+
+def test_every_container_keeps_within_a_limit_range() -> None:
+    """One that does not is never made, and Helm waits for a hook until its time is over."""
+    hook = yaml.safe_load(said_by("stratos.recordHook", SERVED_HERE, {"model": SHIPPED}))
+    for pod in pods([*checked({"keepOnUninstall": False}), hook]):
+        for found in pod.containers:
+            asked, most = (
+                {k: parse_quantity(v) for k, v in found["resources"][n].items()} for n in ("requests", "limits")
+            )
+            for name, least in LIMITS["min"].items():
+                assert parse_quantity(least) <= asked[name] <= most[name], (pod.component, found["name"])
+            assert most["cpu"] <= asked["cpu"] * int(LIMITS["maxLimitRequestRatio"]["cpu"]), found["name"]

@@ -218,6 +218,6 @@ def test_the_job_that_records_first_is_bounded_and_fits_full_nodes() -> None:
     shipped = BASE | {"source": {"image": {"name": "model-demo"}}}
     of_image = yaml.safe_load(said_by("stratos.recordHook", values, {"model": shipped}))["spec"]["template"]["spec"]
     for each in (found, *of_image["initContainers"]):
-        assert each["resources"]["requests"] == {"cpu": "0", "memory": "0"}
+        assert each["resources"]["requests"] == {"cpu": "25m", "memory": "32Mi"}
         assert each["resources"]["limits"]
     assert found["command"] == recording(checked({"models": [BASE, SMALL]}), "model-small")

@@ -111,12 +111,9 @@ resources:
   {{- include "stratos.toolRoom" (dict "root" . "isHook" true) | nindent 2 }}
 {{- end }}
 
-{{/* Room of such a container: dict root, isHook. Helm waits for a hook, which asks for none, so that it fits where the release has filled
-     its nodes. */}}
+{{/* Room of such a container: dict root, isHook. */}}
 {{- define "stratos.toolRoom" -}}
-{{- $room := .root.Values.tools.resources -}}
-{{- if .isHook }}{{ $room = merge (dict "requests" (dict "cpu" "0" "memory" "0")) (omit $room "requests") }}{{ end -}}
-{{ toYaml $room }}
+{{ toYaml (ternary .root.Values.tools.hookResources .root.Values.tools.resources (not (empty .isHook))) }}
 {{- end }}
 
 {{- define "stratos.toolImage" -}}

@@ -16,6 +16,12 @@ CHART = "deploy/helm/stratosserve"
 METRICS_API = "v1beta1.external.metrics.k8s.io"
 NEVER_COUNTED = ("events", "endpoints", "endpointslices.discovery.k8s.io", "pods.metrics.k8s.io")
 
+LIMITS: dict[str, Any] = {
+    "type": "Container", "min": {"cpu": "10m", "memory": "16Mi"}, "max": {"cpu": "4", "memory": "4Gi"},
+    "maxLimitRequestRatio": {"cpu": "20"},
+}  # fmt: skip
+"""Of a LimitRange as platform teams have them; containers of the default values keep within."""
+
 
 @contextmanager
 def namespace(name: str, *, quota: Mapping[str, str] | None = None) -> Iterator[Kubectl]:
@@ -35,9 +41,7 @@ def namespace(name: str, *, quota: Mapping[str, str] | None = None) -> Iterator[
             {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "quota", "namespace": name},
              "spec": {"hard": dict(quota)}},
             {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "limits", "namespace": name},
-             "spec": {"limits": [{"type": "Container", "min": {"cpu": "10m", "memory": "16Mi"},
-                                  "max": {"cpu": "4", "memory": "4Gi"},
-                                  "maxLimitRequestRatio": {"cpu": "20"}}]}},
+             "spec": {"limits": [LIMITS]}},
         )  # fmt: skip
     try:
         with logs_of_failure(kubectl):
