@@ -12,7 +12,7 @@ from typing import Annotated
 
 from typer import Option
 
-from stratos.cli.local.speculative_config import parse_speculative_config
+from stratos.cli.data.speculative_config import parse_speculative_config
 from stratos.common.errors import BadRequest
 from stratos.core.files.gguf.parts import is_gguf
 from stratos.engine.checkpoint.weight_schemes import AT_LOAD, ROUNDED
