@@ -195,7 +195,8 @@ async def check_clients(
             await asyncio.gather(*(client.run(http) for client in again))
             for client, repeated in zip(clients, again, strict=True):
                 assert len(repeated.reads) == 1
-                assert contents(*client.reads) == contents(*repeated.reads), client.name
+                told = [(len(found.events), found.stream, found.last_id) for found in client.reads]
+                assert contents(*client.reads) == contents(*repeated.reads), (client.name, told)
             recorded = [
                 client
                 for client, repeated in zip(clients, again, strict=True)
