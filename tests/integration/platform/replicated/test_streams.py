@@ -43,6 +43,8 @@ class Client:
     """Time without a byte after which it comes back."""
     leaves_after: int = 0
     """Events after which it leaves a connection by itself, to come back at once; 0 stays."""
+    num_unanswered: int = 0
+    """Tries of which it was not told whether they had a record."""
     num_refused: int = 0
     """How often a gateway said that it could not go on with it now."""
 
@@ -58,7 +60,7 @@ class Client:
     @property
     def is_recorded(self) -> bool:
         """Each connection had a record: a gateway that had no time for its store says so, and answers without."""
-        return all(found.stream != "none" for found in self.reads)
+        return not self.num_unanswered and all(found.stream != "none" for found in self.reads)
 
     async def run(self, http: httpx.AsyncClient) -> None:
         while not self.has_ended:
@@ -74,7 +76,9 @@ class Client:
             sent["last-event-id"] = last
         common = {} if path in ("responses", "messages") else COMMON
         own = {"model": "base", "stream": True, "temperature": 1.0, **common, **body}
+        self.num_unanswered += 1
         async with http.stream("POST", f"/{path}", json=own, headers=sent, timeout=self.patience_s) as answer:
+            self.num_unanswered -= 1
             if answer.status_code == 503:  # a gateway that had no time for its store, or is about to leave, says so
                 self.num_refused += 1
                 return
@@ -191,7 +195,8 @@ async def check_clients(
             await asyncio.gather(*(client.run(http) for client in again))
             for client, repeated in zip(clients, again, strict=True):
                 assert len(repeated.reads) == 1
-                assert contents(*client.reads) == contents(*repeated.reads), client.name
+                told = [(len(found.events), found.stream, found.last_id) for found in client.reads]
+                assert contents(*client.reads) == contents(*repeated.reads), (client.name, told)
             recorded = [
                 client
                 for client, repeated in zip(clients, again, strict=True)
