@@ -77,6 +77,12 @@ ROWS = (
         name="contradictions", module="calculated.contradictions", title="Figures that contradict their own inputs"
     ),
     ReproducedRow(
+        name="further-claims", module="calculated.further_claims", title="Figures that no experiment here is about"
+    ),
+    ReproducedRow(
+        name="committed-figures", module="calculated.committed_figures", title="Claims that committed files answer"
+    ),
+    ReproducedRow(
         name="sampling-on-gpu",
         module="gpu.sampling",
         sections=("sampling",),

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 
 
 def read_environment() -> dict[str, Any]:
-    """Machine, versions and commit."""
+    """Machine, versions, commit and date: rows of one report may be of several days."""
     return {
         "cpu": _processor(),
         "cores": os.cpu_count(),
@@ -26,6 +27,7 @@ def read_environment() -> dict[str, Any]:
         "torch": _version("torch"),
         "stratosserve": _version("stratosserve"),
         "commit": read_commit(),
+        "utc": datetime.now(UTC).isoformat(timespec="minutes"),
     }
 
 

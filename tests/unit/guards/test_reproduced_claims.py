@@ -22,9 +22,13 @@ from scripts.docs.reproduced_claims import (
 )
 from stratos.cli.reproduce.cells import is_measured
 from stratos.reproduce.catalogue import ROWS
+from stratos.reproduce.measuring import measure_row
+from stratos.reproduce.record.conditions import RowConditions, RowForm
 
-AWAITED = {"policies-on-processes"}
+AWAITED = {"policies-on-processes", "further-claims", "committed-figures"}
 """Rows that are younger than the last report: the next one has them."""
+CLAIMS = {0: 11, 1: 13, 2: 4, 3: 18, 4: 16}
+"""Published claims have ids from ``0.1`` to ``4.16``: how many there are of each publication."""
 MARKED = f"before\n{BEGIN}\n\nold\n\n{END}\nafter"
 
 
@@ -52,6 +56,17 @@ def test_a_committed_report_is_whole_and_was_measured_on_a_machine_of_its_own(na
     loaded = {row["name"] for row in rows.values() if row["run"]["loaded"] and is_measured(row)}
     assert [row for row in loaded if not known[row].is_paired] == []
     assert [row["name"] for row in rows.values() if not row["environment"]["commit"]] == []
+
+
+def test_every_published_claim_has_a_row_of_the_report(tmp_path: Path) -> None:
+    conditions = RowConditions(form=RowForm.SMOKE, folder=tmp_path)
+    documents = [*reports()[REPORT].values()]
+    documents += [measure_row(row, conditions) for row in ROWS if row.module.startswith("calculated.")]
+    answered = {answer["claim"] for found in documents for answer in found["answers"]}
+    for table in (table for found in documents for table in found["tables"] if "claim" in table["columns"]):
+        answered |= {row[table["columns"].index("claim")] for row in table["rows"]}
+    claims = {f"{publication}.{number}" for publication, count in CLAIMS.items() for number in range(1, count + 1)}
+    assert answered == claims
 
 
 def test_what_stands_between_the_marks_is_made_from_the_report(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def origin_text(document: Mapping[str, Any]) -> str:
     return (
         f"{document['form']} form, seed {document['seed']}, {threads} thread{'s' * (threads != 1)}, "
         f"{run['duration_s']} s on {environment['cores']} cores of {environment['cpu'] or 'an unknown processor'}, "
+        f"{environment['utc'] + ', ' if 'utc' in environment else ''}"
         f"commit {environment['commit'] or 'unknown'}{loaded if run['loaded'] and is_measured(document) else ''}"
     )
 

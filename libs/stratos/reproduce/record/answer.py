@@ -24,10 +24,12 @@ NOT_COMPARED = "no figure to compare"
 
 
 class FigureKind(StrEnum):
-    """How a figure came about: the first two are the same, byte for byte, for the same inputs and seed."""
+    """How a figure came about: all but the last are the same, byte for byte, for the same inputs and seed."""
 
     CALCULATED = "calculated"
     SIMULATED = "simulated"
+    COMMITTED = "committed"
+    """Measured before, and read from the file that the figure names."""
     MEASURED = "measured"
 
 

@@ -17,6 +17,7 @@ from stratos.calculators.money.tiers import ModelSize, RoutedTask, plan_tiers
 from stratos.cli.commands.flags import with_flags_of
 from stratos.cli.commands.plan.shared import (
     DeviceOption,
+    HtmlOption,
     JsonOption,
     ModelOption,
     SetOption,
@@ -38,9 +39,10 @@ def cost(
     usd_per_hour: HourOption = 0,
     make: Callable[..., CostAsk],
     as_json: JsonOption = False,
+    html: HtmlOption = None,
 ) -> None:
     """Cost of a day's requests, idle hours included."""
-    show(lambda: calculate_cost(make(), hour_price(device, prices, usd_per_hour)), as_json)
+    show(lambda: calculate_cost(make(), hour_price(device, prices, usd_per_hour)), as_json, html)
 
 
 @with_flags_of(BreakevenAsk)
@@ -51,9 +53,10 @@ def breakeven(
     usd_per_hour: HourOption = 0,
     make: Callable[..., BreakevenAsk],
     as_json: JsonOption = False,
+    html: HtmlOption = None,
 ) -> None:
     """Requests of a month from which own devices cost less than an API."""
-    show(lambda: calculate_breakeven(make(), hour_price(device, prices, usd_per_hour)), as_json)
+    show(lambda: calculate_breakeven(make(), hour_price(device, prices, usd_per_hour)), as_json, html)
 
 
 @with_flags_of(LoraAsk)
@@ -66,9 +69,12 @@ def lora(
     usd_per_hour: HourOption = 0,
     make: Callable[..., LoraAsk],
     as_json: JsonOption = False,
+    html: HtmlOption = None,
 ) -> None:
     """Variants with a base of their own against adapters on a shared one."""
-    show(lambda: plan_adapters(shape_of(model, changes), make(), hour_price(device, prices, usd_per_hour)), as_json)
+    show(
+        lambda: plan_adapters(shape_of(model, changes), make(), hour_price(device, prices, usd_per_hour)), as_json, html
+    )
 
 
 def tier(
@@ -82,6 +88,7 @@ def tier(
         list[str] | None, typer.Option("--measured", help="BILLIONS=SCORE of your evaluation; may be repeated.")
     ] = None,
     as_json: JsonOption = False,
+    html: HtmlOption = None,
 ) -> None:
     """Quality that a smaller model keeps, what it saves, and which tasks it may take."""
     show(
@@ -91,6 +98,7 @@ def tier(
             {number("--measured", name): score for name, (score,) in _given("--measured", measured, 1)},
         ),
         as_json,
+        html,
     )
 
 
@@ -108,6 +116,7 @@ def fleet(
     usd_per_hour: HourOption = 0,
     make: Callable[..., FleetAsk],
     as_json: JsonOption = False,
+    html: HtmlOption = None,
 ) -> None:
     """Regions, models and the hours of a day: devices, device hours, cost of a million tokens, margin."""
     show(
@@ -118,12 +127,13 @@ def fleet(
             hour_price(device, prices, usd_per_hour),
         ),
         as_json,
+        html,
     )
 
 
-def claims(as_json: JsonOption = False) -> None:
+def claims(as_json: JsonOption = False, html: HtmlOption = None) -> None:
     """Published figures beside what their own inputs give."""
-    show(recompute_claims, as_json)
+    show(recompute_claims, as_json, html)
 
 
 def _given(flag: str, texts: list[str] | None, count: int) -> list[tuple[str, list[float]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,6 +20,7 @@ SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="FIELD=VALUE of config.json, changed or given; may be repeated.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+HtmlOption = Annotated[Path | None, typer.Option("--html", help="Write tables and their plots into this page, too.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="l4, a10, rtx-4090, l40s, a100-40, a100-80, h100 or h200.")]
 
 
@@ -48,8 +50,20 @@ def number(flag: str, text: str) -> float:
         raise BadRequest(f"{flag}: {text!r} is not a number", param=flag) from error
 
 
-def show(calculate: Callable[[], Sheet], as_json: bool) -> None:
-    """Print the sheet, or the refusal."""
+def show(calculate: Callable[[], Sheet], as_json: bool, html: Path | None = None) -> None:
+    """Print the sheet, or the refusal, and write the page that was asked for."""
     with explained_errors():
         sheet = calculate()
+        if html is not None:
+            _write_page(sheet, html)
     typer.echo(json.dumps(sheet.as_json(), indent=2) if as_json else sheet_text(sheet))
+
+
+def _write_page(sheet: Sheet, path: Path) -> None:
+    """Raises ``BadRequest`` for a path that cannot be written."""
+    from stratos.cli.commands.plan.page import sheet_page
+
+    try:
+        path.write_text(sheet_page(sheet), encoding="utf-8")
+    except OSError as error:
+        raise BadRequest(f"--html {path}: it cannot be written: {error.strerror}", param="--html") from error

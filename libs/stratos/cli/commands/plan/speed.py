@@ -15,7 +15,15 @@ from stratos.calculators.speed.choice import GpuAsk, choose_devices
 from stratos.calculators.speed.replicas import ReplicasAsk, plan_replicas
 from stratos.calculators.speed.roofline import ServingAsk
 from stratos.cli.commands.flags import with_flags_of
-from stratos.cli.commands.plan.shared import DeviceOption, JsonOption, ModelOption, SetOption, shape_of, show
+from stratos.cli.commands.plan.shared import (
+    DeviceOption,
+    HtmlOption,
+    JsonOption,
+    ModelOption,
+    SetOption,
+    shape_of,
+    show,
+)
 from stratos.common.errors import BadRequest
 
 
@@ -31,13 +39,14 @@ def batch(
     measured: Annotated[Path | None, typer.Option(help="What `stratos bench --json` printed, to stand beside.")] = None,
     make: Callable[..., ServingAsk],
     as_json: JsonOption = False,
+    html: HtmlOption = None,
 ) -> None:
     """The largest batch that memory and promises allow, its speed, and a sweep of others."""
 
     def on() -> DeviceSpec:
         return find_device(device, memory_gb=memory_gb, bandwidth_gb_s=bandwidth_gb_s, tflops=tflops)
 
-    show(lambda: optimal_batch_size(shape_of(model, changes), on(), make(), _sweep(measured)), as_json)
+    show(lambda: optimal_batch_size(shape_of(model, changes), on(), make(), _sweep(measured)), as_json, html)
 
 
 @with_flags_of(GpuAsk)
@@ -47,15 +56,16 @@ def gpu(
     changes: SetOption = None,
     make: Callable[..., GpuAsk],
     as_json: JsonOption = False,
+    html: HtmlOption = None,
 ) -> None:
     """Which device, how many, how far used, what binds, and what it costs."""
-    show(lambda: choose_devices(shape_of(model, changes), make()), as_json)
+    show(lambda: choose_devices(shape_of(model, changes), make()), as_json, html)
 
 
 @with_flags_of(ReplicasAsk)
-def replicas(*, make: Callable[..., ReplicasAsk], as_json: JsonOption = False) -> None:
+def replicas(*, make: Callable[..., ReplicasAsk], as_json: JsonOption = False, html: HtmlOption = None) -> None:
     """Replicas and devices for a day's requests, streams at once, Redis and router."""
-    show(lambda: plan_replicas(make()), as_json)
+    show(lambda: plan_replicas(make()), as_json, html)
 
 
 def _sweep(path: Path | None) -> Mapping[int, float]:
