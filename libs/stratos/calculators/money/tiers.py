@@ -58,7 +58,7 @@ def plan_tiers(
         sizes: at least two.
         tasks: their shares add up to 1; empty for none.
         measured: scores by billions of parameters, two or more, in place of Kaplan's exponent.
-        evaluated: by billions of parameters, the quality that a size keeps beside the largest, by task, in place of what
+        evaluated: by billions of parameters, the quality that a size keeps beside the largest, by task, instead of what
             the exponent gives.
 
     Raises:
