@@ -47,6 +47,7 @@ OTHERS = [
     (Fault("kill", "gateway-1"),),
     (Fault("stop", "gateway-0"),),
     (Fault("reset", "gateway-2"),),
+    *((Fault(kind, "gateway-1"),) for kind in ("drain", "partition", "cut-redis", "cut-workers")),
 ]
 SCENARIOS = [*((Fault(kind, target),) for target in KINDS for kind in ("kill", "stop")), *PAIRS, *OTHERS]
 

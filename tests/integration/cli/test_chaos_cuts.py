@@ -16,7 +16,7 @@ import pytest
 from stratos.cli.chaos.faults import clock, contract, cuts
 from stratos.cli.chaos.faults.contract import NOTHING, NoEffect
 from stratos.cli.chaos.faults.fault import FAULTS, Fault
-from stratos.cli.chaos.faults.sockets import tcp_sockets
+from stratos.cli.chaos.faults.sockets import LISTEN, descriptors, take, tcp_sockets
 from stratos.cli.chaos.faults.waking import undone_in_the_end
 from tests.support.chaos.places import OneProcess
 from tests.support.chaos.victim import Victim, begun, cancelled, effect_of, running_victim
@@ -52,6 +52,46 @@ async def test_nothing_arrives_across_a_partition_and_everything_after_it(victim
         proof = await strike
     assert (proof["bytes_passed"], proof["sockets"], proof["refused_at_ports"]) == (0, 2, 1)
     assert await asyncio.to_thread(victim.connection.recv, 9) == b"late"
+
+
+@pytest.mark.parametrize(("kind", "is_redis"), [("cut-redis", True), ("cut-workers", False)])
+async def test_one_kind_of_peer_is_cut_off_and_no_other(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch, kind: str, is_redis: bool
+) -> None:
+    """This process called the victim, which is its Redis or not."""
+    own = os.getpid()
+    place = OneProcess(own, redis=victim.process.pid if is_redis else own)
+    with begun(Fault(kind, "client", lasting_s=0.6), place) as (strike, in_effect):
+        await effect_of(strike, in_effect)
+        victim.tell("echo")
+        victim.connection.sendall(b"late")
+        assert (await strike)["bytes_passed"] == 0
+    assert await asyncio.to_thread(victim.connection.recv, 9) == b"late"
+    other = OneProcess(own, redis=own if is_redis else victim.process.pid)
+    with pytest.raises(NoEffect, match="no connection to cut"):
+        await Fault(kind, "client", lasting_s=0.1).strike(other, asyncio.Event())
+    monkeypatch.setattr(cuts, "drop_all", lambda *_: None)
+    with begun(Fault(kind, "client", lasting_s=0.3), place) as (strike, in_effect):
+        await effect_of(strike, in_effect)
+        victim.tell("echo")
+        victim.connection.sendall(b"passes")
+        with pytest.raises(NoEffect, match="across the partition"):
+            await strike
+
+
+async def test_a_port_that_others_share_stays_open(victim: Victim) -> None:
+    """The connection was taken at it, too, so nothing is left to cut."""
+    table = tcp_sockets()
+    [inode] = [one for one in descriptors(victim.process.pid) if one in table and table[one].state == LISTEN]
+    held = take(victim.process.pid, descriptors(victim.process.pid)[inode], inode)
+    with held, pytest.raises(NoEffect, match="no connection to cut"):
+        await Fault("partition", "victim", lasting_s=0.1).strike(OneProcess(victim.process.pid), asyncio.Event())
+
+
+async def test_a_gateway_leaves_by_a_signal(victim: Victim) -> None:
+    proof = await Fault("drain", "gateway-0").strike(OneProcess(victim.process.pid), asyncio.Event())
+    assert proof["pid"] == victim.process.pid
+    assert victim.process.wait(60)
 
 
 MAKER = """

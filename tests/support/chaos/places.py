@@ -21,9 +21,11 @@ class OneProcess:
     kv: Path = Path("/nonexistent")
     address: str = ""
     """Where it answers probes."""
+    redis: int = 0
+    """Process that is its Redis."""
 
     async def pid_of(self, name: str) -> int:
-        return self.pid
+        return self.redis if name == "redis" else self.pid
 
     async def metric(self, name: str, metric: str, reasons: Collection[str] = ()) -> float:
         if self.count is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratos.cli.local.speculative_config import parse_speculative_config
+from stratos.cli.data.speculative_config import parse_speculative_config
 from stratos.common.errors import BadRequest
 
 

@@ -63,7 +63,10 @@ PROMISES = (
         text="a prefill worker that dies, hangs, is slow or cut off is not seen", pattern=rf"{_LOST} prefill-\d+"
     ),
     ChaosPromise(text="a router that dies, hangs, is slow or cut off costs no request", pattern=rf"{_LOST} router-\d+"),
-    ChaosPromise(text="clients that come back lose nothing with a gateway", pattern=r"(kill|stop|reset) gateway-\d+"),
+    ChaosPromise(
+        text="clients that come back lose nothing with a gateway",
+        pattern=r"(kill|stop|reset|drain|partition|cut-redis|cut-workers) gateway-\d+",
+    ),
     ChaosPromise(text="a process whose clock is an hour ahead changes no stream", pattern=r"clock [\w-]+"),
     ChaosPromise(text="streams go on without Redis", pattern=rf"{_LOST} redis"),
     ChaosPromise(text="streams go on without the object store", pattern=r"gone object-store"),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from stratos.cli.chaos.faults.contract import BROKEN, NOTHING, NoEffect
-from stratos.cli.chaos.faults.fault import LOSING, MOVING, SWEEPING, Fault
+from stratos.cli.chaos.faults.fault import LOSING, MOVING, SILENT, SWEEPING, Fault
 from stratos.cli.chaos.report import ChaosRow
 from stratos.cli.chaos.streams import (
     TIMEOUT_S,
@@ -41,13 +41,16 @@ async def undisturbed_streams(target: BreakablePlatform) -> Streams:
     return run.results
 
 
-async def _new_run(target: BreakablePlatform, name: str, *, are_recorded: bool = False) -> StreamRun:
+async def _new_run(
+    target: BreakablePlatform, name: str, *, are_recorded: bool = False, patience_s: float = TIMEOUT_S
+) -> StreamRun:
     return StreamRun(
         target.base_url,
         await target.new_key(),
         name,
         target.models,
         are_recorded=are_recorded,
+        patience_s=patience_s,
         without=target.without,
         num_tokens=target.num_tokens,
     )
@@ -57,7 +60,9 @@ async def run_scenario(target: BreakablePlatform, faults: Sequence[Fault], undis
     """Faults at once under streams, and the platform's return from them; without any, the streams alone."""
     gateway_faults = [fault.kind for fault in faults if fault.target.startswith("gateway")]
     are_recorded = bool(gateway_faults) or any(fault.kind in SWEEPING for fault in faults)
-    run = await _new_run(target, f"s{time.monotonic_ns()}", are_recorded=are_recorded)
+    silences = [fault.lasting_s / 2 for fault in faults if fault.kind in SILENT and fault.target.startswith("gateway")]
+    patience_s = min(silences, default=TIMEOUT_S)
+    run = await _new_run(target, f"s{time.monotonic_ns()}", are_recorded=are_recorded, patience_s=patience_s)
     proofs = [f"without {', '.join(target.without)}, which the model refuses"] if target.without else []
     problems: list[str] = []
     open_at_fault: list[int] = []

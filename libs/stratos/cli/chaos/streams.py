@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,9 @@ TIMEOUT_S = 300.0
 POLL_S, RETURN_PAUSE_S = 0.01, 0.1
 MOVED = "stream_moved"
 """Code of the error by which a gateway says that another connection has taken a stream over."""
-COMING_BACK = (MOVED, "dependency_unavailable", "draining")
+LEAVING = (MOVED, "draining")
+"""Codes in a stream whose rest another gateway has."""
+COMING_BACK = (*LEAVING, "dependency_unavailable")
 """Codes by which a gateway says that it cannot go on with a stream of another one yet; any other refusal is final."""
 PROMPT = "def read_lines(path):\n    with open(path, encoding='utf-8') as file:\n        return list(file)\n\n\n" * 4
 """Long enough to be computed at a prefill worker."""
@@ -159,6 +161,7 @@ class StreamRun:
         name: begins the request ids, by which logs are searched.
         models: that are asked, adapters too.
         are_recorded: clients come back where they lose their gateway.
+        patience_s: time without a byte of a stream that has begun, after which its client comes back.
         without: features that are left out.
         num_streams: how many.
         num_tokens: most tokens of each choice.
@@ -173,12 +176,14 @@ class StreamRun:
         models: Sequence[str],
         *,
         are_recorded: bool = False,
+        patience_s: float = TIMEOUT_S,
         without: Collection[str] = (),
         num_streams: int = NUM_STREAMS,
         num_tokens: int = NUM_TOKENS,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.name, self._url, self._are_recorded, self._transport = name, base_url, are_recorded, transport
+        self._patience_s = patience_s
         self._asks = list(bodies(models, num_streams, without, num_tokens))
         self._headers = {"authorization": f"Bearer {api_key}"}
         self.results = {name: StreamResult(name) for name, _ in self._asks}
@@ -265,18 +270,23 @@ class StreamRun:
                     result.error = text
                     return ""
                 result.go_on_as(answer.headers.get("x-stratos-stream", "none").removeprefix("none"))
-                async for line in answer.aiter_lines():
+                lines = answer.aiter_lines()
+                while (line := await self._next_line(lines, result)) is not None:
                     if line.startswith("id: "):
                         event_id = line.removeprefix("id: ")
                     elif line.startswith("data: {"):
                         event = json.loads(line.removeprefix("data: "))
-                        if self._are_recorded and event.get("error", {}).get("code") == MOVED:
-                            return MOVED
+                        if self._are_recorded and (code := event.get("error", {}).get("code")) in LEAVING:
+                            return str(code)
                         result.take(event)
                         result.last_id = event_id if result.record else ""
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, TimeoutError) as error:
             return "" if result.usage else f"{type(error).__name__}: {error}"
         return "" if result.usage or result.error else "the stream ended without usage"
+
+    async def _next_line(self, lines: AsyncIterator[str], result: StreamResult) -> str | None:
+        async with asyncio.timeout(self._patience_s if result.times else TIMEOUT_S):
+            return await anext(lines, None)
 
 
 def _url_of(base_url: str, body: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from typer import Option
 
-from stratos.cli.local.speculative_config import parse_speculative_config
+from stratos.cli.data.speculative_config import parse_speculative_config
 from stratos.common.errors import BadRequest
 from stratos.core.files.gguf.parts import is_gguf
 from stratos.engine.checkpoint.weight_schemes import AT_LOAD, ROUNDED
@@ -109,8 +109,10 @@ class UpOptions:
     observe: Annotated[bool, Option("--observe", help="Start a Prometheus beside the platform.")] = False
     log_level: Annotated[str, Option(help="debug, info, warning or error.")] = "info"
     keep_logs: Annotated[bool, Option(help="Keep the run's log files after a clean stop.")] = False
-    drain_timeout_s: float = 5.0
-    """Longest wait for open streams at the end; a laptop's Ctrl-C should not take half a minute."""
+    drain_timeout_s: Annotated[
+        float, Option("--drain-timeout", min=0.1, help="Seconds that open streams have at the end of a process.")
+    ] = 5.0
+    """A laptop's Ctrl-C should not take half a minute."""
 
     def __post_init__(self) -> None:
         """Check ranges; raises ``BadRequest`` with the flag's name."""

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Literal
 
 from stratos.cli.data.folder import DataDir, RunDir
+from stratos.cli.data.speculative_config import parse_speculative_config
 from stratos.cli.local.options import UpOptions
 from stratos.cli.local.ports import GatewayListeners
-from stratos.cli.local.speculative_config import parse_speculative_config
 from stratos.common.tls.identity import PeerRole
 from stratos.core.files.handed_digest import digest_in
 from stratos.pki.local import tls_config, tls_environment

@@ -14,10 +14,10 @@ from pathlib import Path
 from stratos.cli.data.digests import digest_of
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
+from stratos.cli.data.speculative_config import parse_speculative_config, speculative_text
 from stratos.cli.local.options import UpOptions
 from stratos.cli.local.platform import LocalPlatform
 from stratos.cli.local.preflight import check_checkpoint
-from stratos.cli.local.speculative_config import parse_speculative_config, speculative_text
 from stratos.cli.models.pools import ModelPools
 from stratos.cli.models.references import held_model
 from stratos.common.background import end_tasks

@@ -25,7 +25,7 @@ from stratos.engine.speculation.proposer import DraftAsk, Proposer
 _log = logging.getLogger(__name__)
 GRAMMAR = "grammar"
 """Who drafted what a grammar forces."""
-NUM_PROBED, PROBED_ROWS, PROBING_SHARE = 2, 2, 0.01
+NUM_PROBED, PROBED_ROWS, PROBING_SHARE = 2, 1, 0.005
 """Tokens of a probe, probes of a step, and the share of the steps' time that they may take."""
 MAX_BLIND_GAP = 4
 """Tokens between two looks where there was no guess: a copy may begin at any token, and pays from its first on."""

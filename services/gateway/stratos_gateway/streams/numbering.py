@@ -71,6 +71,8 @@ class NumberedRenderer(Renderer):
         self._is_behind = bool(cursor.seen)
         """The client may have chunks that are still to come here."""
         self._num_events = 0
+        self._num_told = 0
+        """Events that the client got while it was behind."""
         self._num_skipped = cursor.num_skipped
         self._retry = RETRY
 
@@ -177,6 +179,9 @@ class NumberedRenderer(Renderer):
             self._num_events += len(events)
             self._units[chunk.index] = after
             return b""
+        if self._is_behind:  # with other choices, whose places are those that the client has
+            self._num_events = self._cursor.num_events + self._num_told
+            self._num_told += len(events)
         part, place = self._cursor.part, self._place()
         is_part = part is not None and part[0] == chunk.index and before == self._seen[chunk.index]
         self._units[chunk.index] = after
@@ -185,7 +190,7 @@ class NumberedRenderer(Renderer):
     def _catch_up(self) -> None:
         """From here on all is new to the client, but for events of the next chunk that it has."""
         part, self._is_behind = self._cursor.part, False
-        num_told = self._cursor.num_events - (part[2] if part else 0) - self._cursor.num_end
+        num_told = self._cursor.num_events - (part[2] if part else 0) - self._cursor.num_end + self._num_told
         if self._num_events != num_told:
             self._num_events = num_told
             self._inner.renumber(num_told)
@@ -210,7 +215,8 @@ class NumberedRenderer(Renderer):
     def _place(self) -> bytes:
         if len(self._units) == 1:
             return b"%d" % self._units[0]
-        return "-".join(map(str, self._units)).encode()
+        units = map(max, self._units, self._seen) if self._is_behind else self._units
+        return "-".join(map(str, units)).encode()
 
 
 def _events(data: bytes) -> list[bytes]:

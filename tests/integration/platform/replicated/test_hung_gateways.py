@@ -36,4 +36,4 @@ async def stopped(gateway: psutil.Process) -> None:
 
 @pytest.mark.slow
 async def test_clients_of_a_stopped_gateway_come_back_and_have_all_of_it(platform: PlatformProcess) -> None:
-    await check_clients(platform, stopped, PATIENCE_S)
+    await check_clients(platform, stopped, patience_s=PATIENCE_S)

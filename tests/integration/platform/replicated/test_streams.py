@@ -28,8 +28,8 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
     ("responses", {"input": "go", "max_output_tokens": NUM_TOKENS}),
     ("messages", {"messages": [{"role": "user", "content": "go"}], "max_tokens": NUM_TOKENS}),
 ]
-MOVED = '"code":"stream_moved"'
-"""In an event that says that this gateway has the stream no more."""
+MOVED = '"code":"stream_moved"', '"code":"draining"'
+"""In events that say that this gateway has the stream no more, or leaves; they have no ids."""
 
 
 @dataclass
@@ -41,6 +41,12 @@ class Client:
     reads: list[Read] = field(default_factory=list)
     patience_s: float = 10.0
     """Time without a byte after which it comes back."""
+    leaves_after: int = 0
+    """Events after which it leaves a connection by itself, to come back at once; 0 stays."""
+    num_unanswered: int = 0
+    """Tries of which it was not told whether they had a record."""
+    num_refused: int = 0
+    """How often a gateway said that it could not go on with it now."""
 
     @property
     def has_ended(self) -> bool:
@@ -50,6 +56,11 @@ class Client:
     @property
     def num_events(self) -> int:
         return sum(len(found.events) for found in self.reads)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Each connection had a record: a gateway that had no time for its store says so, and answers without."""
+        return not self.num_unanswered and all(found.stream != "none" for found in self.reads)
 
     async def run(self, http: httpx.AsyncClient) -> None:
         while not self.has_ended:
@@ -65,16 +76,26 @@ class Client:
             sent["last-event-id"] = last
         common = {} if path in ("responses", "messages") else COMMON
         own = {"model": "base", "stream": True, "temperature": 1.0, **common, **body}
+        self.num_unanswered += 1
         async with http.stream("POST", f"/{path}", json=own, headers=sent, timeout=self.patience_s) as answer:
-            if answer.status_code == 503:  # a gateway that had no time for its store says so
+            self.num_unanswered -= 1
+            if answer.status_code == 503:  # a gateway that had no time for its store, or is about to leave, says so
+                self.num_refused += 1
                 return
             assert answer.status_code == 200, (await answer.aread()).decode()
+            if not last:  # what came without ids was the beginning of an answer that begins once more now
+                for before in self.reads:
+                    before.events.clear()
             found, rest = Read(200, answer.headers), ""
             self.reads.append(found)
             async for part in answer.aiter_text():
                 rest = found.take(rest + part)
-            if found.events and MOVED in found.events[-1].text:
-                assert not found.events.pop().id, "it is no part of the stream"
+                if 0 < self.leaves_after <= len(found.events) and found.last_id and not self.has_ended:
+                    return
+            last_words = ""
+            while found.stream != "none" and found.events and not found.events[-1].id:
+                last_words += found.events.pop().text
+            assert not last_words or any(code in last_words for code in MOVED), last_words
 
 
 async def until_recorded(http: httpx.AsyncClient) -> None:
@@ -137,6 +158,11 @@ async def killed(gateway: psutil.Process) -> None:
 Harm = Callable[[psutil.Process], Awaitable[None]]
 
 
+def was_taken_over(clients: Sequence[Client], entries: Sequence[LedgerEntry]) -> bool:
+    """A client came back, and another gateway went on for one."""
+    return any(len(client.reads) > 1 for client in clients) and any(entry.rank > OWN_RANK for entry in entries)
+
+
 async def harm_under(clients: list[Client], http: httpx.AsyncClient, platform: PlatformProcess, harm: Harm) -> None:
     """Run all to their ends, and harm the busiest gateway when half of them have read something."""
     gateways = await asyncio.to_thread(gateways_of, platform)
@@ -145,23 +171,41 @@ async def harm_under(clients: list[Client], http: httpx.AsyncClient, platform: P
     await asyncio.gather(harm(busiest(gateways, platform)), *running)
 
 
-async def check_clients(platform: PlatformProcess, harm: Harm, patience_s: float = 10.0) -> None:
-    """In rounds, until one was cut: a process that gets little time reads when all has been sent."""
+async def check_clients(
+    platform: PlatformProcess,
+    harm: Harm,
+    is_enough: Callable[[Sequence[Client], Sequence[LedgerEntry]], bool] = was_taken_over,
+    **more: Any,
+) -> None:
+    """In rounds, until one was cut: a process that gets little time reads when all has been sent.
+
+    Args:
+        platform: whose busiest gateway is harmed.
+        harm: done while streams run.
+        is_enough: whether a round shows something, by its clients and the entries of those that had records.
+        more: fields of each client.
+    """
     async with client_of(platform) as http, ledger_of(platform) as ledger:
         await until_recorded(http)
         for attempt in itertools.count():
             names = [(f"{harm.__name__}-stream-{attempt}-{number}", number % len(KINDS)) for number in range(8)]
-            clients = [Client(name, kind, patience_s=patience_s) for name, kind in names]
+            clients = [Client(name, kind, **more) for name, kind in names]
             again = [Client(name, kind) for name, kind in names]
             await harm_under(clients, http, platform, harm)
             await asyncio.gather(*(client.run(http) for client in again))
             for client, repeated in zip(clients, again, strict=True):
                 assert len(repeated.reads) == 1
-                assert contents(*client.reads) == contents(*repeated.reads), client.name
-            entries = await own_entries_of(ledger, {name for name, _ in names})
-            assert len(entries) == sum(2 if KINDS[kind][0] == "completions" else 1 for _, kind in names)
+                told = [(len(found.events), found.stream, found.last_id) for found in client.reads]
+                assert contents(*client.reads) == contents(*repeated.reads), (client.name, told)
+            recorded = [
+                client
+                for client, repeated in zip(clients, again, strict=True)
+                if client.is_recorded and repeated.is_recorded
+            ]
+            entries = await own_entries_of(ledger, {client.name for client in recorded})
+            assert len(entries) == sum(2 if KINDS[client.kind][0] == "completions" else 1 for client in recorded)
             await check_sums(ledger)
-            if any(len(client.reads) > 1 for client in clients) and any(entry.rank > OWN_RANK for entry in entries):
+            if is_enough(clients, entries):
                 return
 
 

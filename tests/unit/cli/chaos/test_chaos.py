@@ -93,7 +93,7 @@ def test_words_become_faults() -> None:
     [
         ("burn decode-0", BadRequest, "no fault"),
         ("kill", BadRequest, "no fault"),
-        ("partition gateway-0", BadRequest, "can suffer kill, stop, reset"),
+        ("corrupt gateway-0", BadRequest, "can suffer kill, reset, stop, partition"),
         ("gone redis", BadRequest, "object-store for gone"),
         ("kill object-store", BadRequest, "object-store for gone"),
         ("kill decode-7", NotFound, "running: decode-0"),

@@ -70,14 +70,15 @@ async def test_the_rest_of_a_record_is_fetched() -> None:
         httpx.Response(200, headers=recorded, stream=Lost(0, 2)),
         refusal("dependency_unavailable"),
         httpx.Response(200, headers=recorded, text='data: {"error": {"code": "stream_moved"}}\n\n'),
+        httpx.Response(200, headers=recorded, text='data: {"error": {"code": "draining"}}\n\n'),
         httpx.Response(200, headers=recorded, stream=Lost(2, 4)),
     ]
     run, asked = await streamed(answers, are_recorded=True)
     (result,) = (one for one in run.results.values() if one.times)
     assert (result.texts, result.token_ids, result.usage, result.error) == ({0: "abc"}, {0: [1, 2, 3]}, (1, 3), "")
-    assert (result.num_returns, result.num_resumed, result.num_begun_anew) == (3, 2, 0)
+    assert (result.num_returns, result.num_resumed, result.num_begun_anew) == (4, 3, 0)
     assert lost_records([result]) == []
-    assert [request.headers.get("last-event-id") for request in asked] == [None, "1", "1", "1"]
+    assert [request.headers.get("last-event-id") for request in asked] == [None, "1", "1", "1", "1"]
     assert {request.headers["idempotency-key"] for request in asked} == {"run-0"}
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from stratos.cli.data.folder import DataDir
+from stratos.cli.data.speculative_config import parse_speculative_config
 from stratos.cli.local.options import UpOptions
-from stratos.cli.local.speculative_config import parse_speculative_config
 from stratos.cli.models import workers
 from stratos.cli.models.workers import LocalModelWorkers, fitted
 from stratos.common.errors import BadRequest, InvalidCheckpoint

@@ -80,7 +80,7 @@ def test_a_long_answer_computes_its_prompt_once_drafts_would_have_saved_as_much(
     assert took_s < 0.6 * 200 * STEP_S, "drafts that are always right pay"
 
 
-def test_looks_at_drafts_that_do_not_pay_take_a_hundredth_of_the_time() -> None:
+def test_looks_at_drafts_that_do_not_pay_take_half_a_hundredth_of_the_time() -> None:
     models = TimedModels(worker_weight=2)
     models.learn()
     for number in range(40):  # until it is known that they are wrong
@@ -88,7 +88,7 @@ def test_looks_at_drafts_that_do_not_pay_take_a_hundredth_of_the_time() -> None:
     models.draft_s, begin_s = 0.0, models.clock.now()
     for number in range(100):
         models.answer(f"wrong {number}", 30)
-    assert 0 < models.draft_s < 0.02 * (models.clock.now() - begin_s)
+    assert 0 < models.draft_s < 0.008 * (models.clock.now() - begin_s)
 
 
 def test_the_first_answers_beside_a_draft_model_that_is_always_wrong_lose_little() -> None:
@@ -100,12 +100,12 @@ def test_the_first_answers_beside_a_draft_model_that_is_always_wrong_lose_little
     assert models.draft_s < 0.04 * took_s
 
 
-def test_of_eight_first_streams_two_are_tried_and_two_probed_at_the_draft_model() -> None:
+def test_of_eight_first_streams_two_are_tried_and_one_probed_at_the_draft_model() -> None:
     models = TimedModels(worker_weight=2)
     for number in range(8):
         models.engine.add(make_request([*PROMPT[:20], number], f"r{number}", max_tokens=64))
     drain(models.engine)
-    assert 0 < models.num_prompt_tokens <= 4 * 24
+    assert 0 < models.num_prompt_tokens <= 3 * 24
 
 
 def test_drafts_that_estimates_praise_wrongly_lose_a_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

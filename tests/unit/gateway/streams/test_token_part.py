@@ -16,11 +16,11 @@ from tests.support.reference.shipped_model import shipped_tokenizer
 TEXTS = ["a", "b", "", "\u00e9\n", '"', "c"]
 
 
-def answer(**fields: bool) -> Answer:
+def answer(num_choices: int = 1, **fields: bool) -> Answer:
     known = {"return_token_ids": False, "include_usage": False} | fields
     return Answer(
         id="cmpl-1", created=1, model="base", num_logprobs=None, num_prompt_logprobs=None, echoes_logprobs=False,
-        prompts=[[1]], num_choices=1, **known,
+        prompts=[[1]], num_choices=num_choices, **known,
     )  # fmt: skip
 
 
@@ -30,8 +30,8 @@ def owned() -> OwnedStream:
     return stream
 
 
-def chunk(token_id: int, text: str) -> ChoiceChunk:
-    return ChoiceChunk(0, text, [token_id], [], None, is_first=token_id == 0)
+def chunk(token_id: int, text: str, choice: int = 0) -> ChoiceChunk:
+    return ChoiceChunk(choice, text, [token_id], [], None, is_first=token_id == 0)
 
 
 @pytest.mark.parametrize("kind", [ChatRenderer, CompletionRenderer])
@@ -85,3 +85,16 @@ def test_a_client_that_comes_back_gets_chunks_until_all_is_new_to_it() -> None:
     assert [is_long for is_long, _ in found] == [True, True, True, False]
     assert [part.count(b"data:") for _, part in found] == [0, 0, 1, 1]
     assert b"id: aaaaaaaaaaaa.4.4\n" in found[3][1]
+
+
+def test_the_id_of_a_new_event_has_what_the_client_knows_of_choices_that_are_still_to_come() -> None:
+    """They come later at another gateway; who leaves in between would be told them once more."""
+    inner = CompletionRenderer(answer(2), shipped_tokenizer())
+    renderer = NumberedRenderer(inner, "a" * 12, 2, Cursor(num_events=5, seen=(3, 2)))
+    told = b"".join(renderer.stream_part([chunk(number, "b", 1)]) for number in range(4))
+    assert [line for line in told.splitlines() if line.startswith(b"id: ")] == [
+        b"id: aaaaaaaaaaaa.6.3-3",
+        b"id: aaaaaaaaaaaa.7.3-4",
+    ]
+    told = b"".join(renderer.stream_part([chunk(number, "a")]) for number in range(4))
+    assert [line for line in told.splitlines() if line.startswith(b"id: ")] == [b"id: aaaaaaaaaaaa.8.4-4"]

@@ -13,6 +13,7 @@ from stratos.cli.chaos.faults.contract import NoEffect, Proof, Strike
 from stratos.cli.chaos.faults.sockets import (
     ESTABLISHED,
     LISTEN,
+    TcpSocket,
     bytes_received,
     cut,
     descriptors,
@@ -29,6 +30,8 @@ KNOCK_S = 30.0
 """Most time in which a port lets in, where nothing is in the way."""
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 """Where this machine reaches what listens at every address."""
+IsMeant = Callable[[TcpSocket], bool]
+"""Whether a socket of the process is to be cut off."""
 _LET_THROUGH = """
 for fd in held:
     try:
@@ -57,12 +60,39 @@ async def reset(strike: Strike) -> Proof:
 
 
 async def partition(strike: Strike) -> Proof:
-    """No packet reaches a process, nor anything that it has sent its peers; then all goes on."""
+    """No packet reaches a process, nor anything that it has sent its peers; then all goes on.
+
+    A port that it shares with others stays open: gateways have their clients from one.
+    """
     pid = (await strike.process()).pid
-    doors = [place for place in _listens_at(pid) if await _is_let_in(*place, KNOCK_S)]
+    shared = _shared_ports(pid)
+    return await _apart(strike, pid, lambda one: one.local_port not in shared)
+
+
+async def cut_redis(strike: Strike) -> Proof:
+    """The same between a process and Redis alone."""
+    pid, ports = (await strike.process()).pid, await _ports_of_redis(strike)
+    return await _apart(strike, pid, lambda one: one.remote_port in ports)
+
+
+async def cut_workers(strike: Strike) -> Proof:
+    """The same between a process and all that it called, without Redis: to a gateway those are routers and workers."""
+    pid, ports = (await strike.process()).pid, await _ports_of_redis(strike)
+    own = {port for _, port in _listens_at(pid)}
+    return await _apart(
+        strike, pid, lambda one: one.state != LISTEN and one.local_port not in own and one.remote_port not in ports
+    )
+
+
+async def _ports_of_redis(strike: Strike) -> set[int]:
+    return {port for _, port in _listens_at(await strike.place.pid_of("redis"))}
+
+
+async def _apart(strike: Strike, pid: int, is_meant: IsMeant) -> Proof:
+    doors = [place for place in _listens_at(pid, is_meant) if await _is_let_in(*place, KNOCK_S)]
     by_hand = f"connections of process {pid} may still drop what arrives; start it again"
     with undone_in_the_end(_LET_THROUGH, by_hand=by_hand) as hold:
-        wall = _Wall(pid, hold)
+        wall = _Wall(pid, hold, is_meant)
         try:
             return await _hold_apart(strike, wall, doors)
         finally:
@@ -73,7 +103,7 @@ async def _hold_apart(strike: Strike, wall: _Wall, doors: Sequence[tuple[str, in
     loop = asyncio.get_running_loop()
     wall.extend()
     if not wall.own:
-        raise NoEffect(f"process {wall.pid} has no connection, and listens for none")
+        raise NoEffect(f"process {wall.pid} has no connection to cut, and listens for none")
     num_before = len(wall.own)
     strike.in_effect.set()
     knocks = [asyncio.ensure_future(_is_let_in(*place, strike.lasting_s)) for place in doors]
@@ -98,11 +128,19 @@ async def _hold_apart(strike: Strike, wall: _Wall, doors: Sequence[tuple[str, in
     }
 
 
-def _listens_at(pid: int) -> list[tuple[str, int]]:
+def _shared_ports(pid: int) -> set[int]:
+    """Ports at which other processes take connections from the same queue."""
+    table = tcp_sockets()
+    own = {inode for inode in descriptors(pid) if inode in table and table[inode].state == LISTEN}
+    return {table[inode].local_port for inode in own & owners(own, besides=pid).keys()}
+
+
+def _listens_at(pid: int, is_meant: IsMeant = lambda _: True) -> list[tuple[str, int]]:
     """Hosts and ports at which a process takes connections."""
     table, names = tcp_sockets(), set[tuple[str, int]]()
     for inode, fd in descriptors(pid).items():
-        if inode in table and table[inode].state == LISTEN and (sock := take(pid, fd, inode)):
+        one = table.get(inode)
+        if one and one.state == LISTEN and is_meant(one) and (sock := take(pid, fd, inode)):
             with sock:
                 names.add(sock.getsockname()[:2])
     return [(_LOOPBACK.get(host, host), port) for host, port in sorted(names)]
@@ -126,10 +164,12 @@ class _Wall:
     Args:
         pid: process behind it.
         hold: gives a descriptor to the child that lets packets pass in the end.
+        is_meant: sockets of the process that it stands before.
     """
 
     pid: int
     hold: Callable[[int], None]
+    is_meant: IsMeant
     own: dict[int, socket.socket] = field(default_factory=dict)
     """Sockets of the process by inode."""
     _peers: dict[int, socket.socket] = field(default_factory=dict)
@@ -154,7 +194,7 @@ class _Wall:
         """Block what there is by now of the process, and of its peers."""
         table = tcp_sockets()
         for inode, fd in descriptors(self.pid).items():
-            if inode in table and inode not in self.own:
+            if inode in table and inode not in self.own and self.is_meant(table[inode]):
                 self._block(self.own, self.pid, fd, inode)
                 if table[inode].state == LISTEN:
                     self._listening.add(inode)

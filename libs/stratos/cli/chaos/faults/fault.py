@@ -12,7 +12,7 @@ import psutil
 
 from stratos.cli.chaos.faults.clock import clock
 from stratos.cli.chaos.faults.contract import Breakable, NoEffect, Proof, Strike
-from stratos.cli.chaos.faults.cuts import partition, reset
+from stratos.cli.chaos.faults.cuts import cut_redis, cut_workers, partition, reset
 from stratos.cli.chaos.faults.disk_tier import corrupt_disk
 from stratos.cli.chaos.faults.host_tier import corrupt_tier
 from stratos.cli.chaos.faults.kv_bytes import corrupt
@@ -30,6 +30,8 @@ FAULTS: Mapping[str, Callable[[Strike], Awaitable[Proof]]] = MappingProxyType(
         "slow": slow,
         "reset": reset,
         "partition": partition,
+        "cut-redis": cut_redis,
+        "cut-workers": cut_workers,
         "corrupt": corrupt,
         "corrupt-tier": corrupt_tier,
         "corrupt-disk": corrupt_disk,
@@ -41,9 +43,11 @@ FAULTS: Mapping[str, Callable[[Strike], Awaitable[Proof]]] = MappingProxyType(
 )
 MOVING = ("kill", "stop", "drain", "partition")
 """Streams of a decode worker that suffers these go on elsewhere."""
-OF_GATEWAYS = ("kill", "stop", "reset", "full-disk", "clock")
-LOSING = ("kill", "reset")
-"""Clients of a gateway that suffers these lose their connections."""
+SILENT = ("stop", "partition", "cut-workers")
+"""A gateway that suffers these tells its clients nothing more."""
+LOSING = ("kill", "reset", *SILENT)
+"""Clients of a gateway that suffers these have to come back."""
+OF_GATEWAYS = (*LOSING, "drain", "cut-redis", "full-disk", "clock")
 SWEEPING = ("drain-node",)
 """Strike whatever runs there, gateways too."""
 STORE = "object-store"

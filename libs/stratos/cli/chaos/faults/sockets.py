@@ -74,11 +74,11 @@ def descriptors(pid: int) -> dict[int, int]:
     return found
 
 
-def owners(inodes: set[int]) -> dict[int, tuple[int, int]]:
-    """Process and descriptor of each socket that a process of this user has."""
+def owners(inodes: set[int], besides: int = 0) -> dict[int, tuple[int, int]]:
+    """Process and descriptor of each socket that a process of this user, ``besides`` one, has."""
     found: dict[int, tuple[int, int]] = {}
     for entry in os.scandir("/proc"):
-        if entry.name.isdigit() and len(found) < len(inodes):
+        if entry.name.isdigit() and int(entry.name) != besides and len(found) < len(inodes):
             fds = descriptors(int(entry.name))
             found |= {inode: (int(entry.name), fds[inode]) for inode in inodes & fds.keys()}
     return found

@@ -27,6 +27,8 @@ CLUSTER = Repertoire(
     refused=MappingProxyType(
         {
             "reset": f"cut connections could not be proved from outside of the pod: {_LOCAL_ALONE}",
+            "cut-redis": f"one peer alone is not cut off from outside of the pod: {_LOCAL_ALONE}",
+            "cut-workers": f"some peers alone are not cut off from outside of the pod: {_LOCAL_ALONE}",
             "corrupt": f"KV between pods is encrypted, and what a worker received cannot be reached: {_LOCAL_ALONE}",
             "corrupt-tier": f"a worker's memory is not reached from outside of its pod: {_LOCAL_ALONE}",
             "corrupt-disk": f"a worker's volume is not reached from outside of its pod: {_LOCAL_ALONE}",

@@ -52,8 +52,8 @@ def add(
     What is not given stays as the newest revision of the name has it.
     """
     from stratos.cli.data.folder import DataDir
+    from stratos.cli.data.speculative_config import speculation_fields
     from stratos.cli.local.preflight import check_model_folder
-    from stratos.cli.local.speculative_config import speculation_fields
     from stratos.cli.models.records import ModelAsk, add_model, wait_for_workers
     from stratos.cli.models.references import found_model
     from stratos.core.files.gguf.parts import is_gguf
