@@ -130,7 +130,7 @@ class LedgerRoutes:
         return found
 
     async def _costs(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
-        """Of all tenants, by model; with ``group_by=tag:NAME`` by model and the texts of those cost tags."""
+        """Costs of all tenants, by model; with ``group_by=tag:NAME`` by the texts of those cost tags, too."""
         query, days, tags = request.query_params, month_days(request.query_params), tags_of(request.query_params)
         price = DeviceCost(hour_price=number(query, "hour_price", 0) or 0, num_paid_hours=number(query, "paid_hours"))
         tables: dict[UsageGroup, Counter[str]] = {}
