@@ -83,3 +83,21 @@ async def test_a_statement_names_the_windows_that_missed_a_p99_and_takes_their_c
     assert [(row["model"], row["requests"], row["window_credit"]) for row in rows] == [("", 0, 40), ("base", 5, 0)]
     costs = (await admin.call("GET", "/costs", month=month)).json()["data"]
     assert sum(row["earned"] for row in costs) == found["due"]
+
+
+async def test_costs_are_told_by_a_tag_of_all_tenants(admin: AdminWorld, redis_url: str) -> None:
+    acme, month = (await admin.call("GET", "/tenants/acme")).json()["id"], ENTRY.day[:7]
+    teams = [(acme, {"team": "search"}), (acme, {}), ("another", {"team": "search"})]
+    entries = [
+        replace(ENTRY, request_id=f"gen-{n}", tenant=tenant, tag=replace(TAG, cost_tags=tags))
+        for n, (tenant, tags) in enumerate(teams)
+    ]
+    async with open_redis(redis_url) as redis:
+        await LedgerStore(redis, RecordStoreConfig()).write(entries)
+    query = {"month": month, "hour_price": "2000000"}
+    (whole,) = (await admin.call("GET", "/costs", **query)).json()["data"]
+    rows = (await admin.call("GET", "/costs", **query, group_by="tag:team")).json()["data"]
+    assert [(row["model"], row["tag:team"]) for row in rows] == [("base", ""), ("base", "search")]
+    assert [row["num_tokens"] for row in rows] == [whole["num_tokens"] // 3, whole["num_tokens"] // 3 * 2]
+    assert sum(row["device_us"] for row in rows) == whole["device_us"]
+    assert sum(row["earned"] for row in rows) == whole["earned"]

@@ -130,7 +130,7 @@ def test_tasks_go_to_the_cheapest_size_that_is_good_enough() -> None:
     sizes = [ModelSize(7, 0.1), ModelSize(13, 0.2), ModelSize(70, 1)]
     tasks = [RoutedTask("chat", 0.6, 0.85), RoutedTask("tags", 0.1, 0.5), RoutedTask("code", 0.3, 0.95)]
     sheet = plan_tiers(sizes, tasks)
-    assert [row[-1] for row in sheet.grids[1].rows] == [13, 7, 70]
+    assert [row[3] for row in sheet.grids[1].rows] == [13, 7, 70]
     assert sheet["blended_usd_per_million"] == pytest.approx(0.6 * 0.2 + 0.1 * 0.1 + 0.3)
     assert sheet["saved_share"] == pytest.approx(0.57)
 

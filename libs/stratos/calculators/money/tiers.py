@@ -46,13 +46,20 @@ class RoutedTask:
     """Quality that it needs, as a share of the largest model's."""
 
 
-def plan_tiers(sizes: list[ModelSize], tasks: list[RoutedTask], measured: Mapping[float, float] | None = None) -> Sheet:
+def plan_tiers(
+    sizes: list[ModelSize],
+    tasks: list[RoutedTask],
+    measured: Mapping[float, float] | None = None,
+    evaluated: Mapping[float, Mapping[str, float]] | None = None,
+) -> Sheet:
     """Quality, price and tasks of each size.
 
     Args:
         sizes: at least two.
         tasks: their shares add up to 1; empty for none.
         measured: scores by billions of parameters, two or more, in place of Kaplan's exponent.
+        evaluated: by billions of parameters, the quality that a size keeps beside the largest, by task, instead of what
+            the exponent gives.
 
     Raises:
         BadRequest: a value that makes no sense, by name.
@@ -62,7 +69,8 @@ def plan_tiers(sizes: list[ModelSize], tasks: list[RoutedTask], measured: Mappin
     largest, exponent = ordered[-1], _exponent(measured or {})
     scale = {"largest_billions": largest.billions, "exponent": exponent.value}
     kept = {size: float(_KEPT.of(billions=size.billions, **scale)) for size in ordered}
-    chosen = {task: _cheapest(kept, task) for task in tasks}
+    by_task = {task: _kept_by(task, kept, evaluated or {}) for task in tasks}
+    chosen = {task: _cheapest(by_task[task], task) for task in tasks}
     routed = {size: sum(task.share for task in tasks if chosen[task] == size) for size in ordered}
     rows = tuple(
         (
@@ -72,8 +80,7 @@ def plan_tiers(sizes: list[ModelSize], tasks: list[RoutedTask], measured: Mappin
         for size in ordered
     )  # fmt: skip
     columns = ("billions", "kept_quality", "price_ratio", "least_success_share", "routed_share")
-    by_task = tuple((task.name, task.share, task.floor, chosen[task].billions) for task in tasks)
-    grids = (Grid("Sizes", columns, rows), Grid("Tasks", ("task", "share", "floor", "billions"), by_task))
+    grids = (Grid("Sizes", columns, rows), _tasks_grid(chosen, by_task, largest))
     return Sheet(
         title="Sizes for tasks",
         figures=(exponent, *_saving(largest, routed, tasks)),
@@ -84,6 +91,31 @@ def plan_tiers(sizes: list[ModelSize], tasks: list[RoutedTask], measured: Mappin
             "than the largest alone when it succeeds more often.",
         ),
     )
+
+
+def _tasks_grid(
+    chosen: Mapping[RoutedTask, ModelSize], by_task: Mapping[RoutedTask, Mapping[ModelSize, float]], largest: ModelSize
+) -> Grid:
+    """The size of each task, what it keeps, and how often it must succeed to cost less than the largest alone."""
+    rows = tuple(
+        (
+            task.name, task.share, task.floor, size.billions, by_task[task][size],
+            _LEAST.of(usd=size.price, largest_usd=largest.price),
+        )
+        for task, size in chosen.items()
+    )  # fmt: skip
+    return Grid("Tasks", ("task", "share", "floor", "billions", "kept_quality", "least_success_share"), rows)
+
+
+def _kept_by(
+    task: RoutedTask, kept: Mapping[ModelSize, float], evaluated: Mapping[float, Mapping[str, float]]
+) -> Mapping[ModelSize, float]:
+    """Quality that each size keeps in a task: measured where it was, but for the largest, which all are beside."""
+    largest = max(kept, key=lambda size: size.billions)
+    return {
+        size: quality if size == largest else evaluated.get(size.billions, {}).get(task.name, quality)
+        for size, quality in kept.items()
+    }
 
 
 def _saving(largest: ModelSize, routed: Mapping[ModelSize, float], tasks: list[RoutedTask]) -> tuple[Figure, ...]:

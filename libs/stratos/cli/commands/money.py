@@ -54,11 +54,18 @@ def costs(
         int | None,
         typer.Option("--paid-hours", min=0, help="Device hours that were paid, idle ones too; default: busy time."),
     ] = None,
+    tags: Annotated[
+        list[str] | None, typer.Option("--tag", help="Tell them by this name of requests' `metadata`; may be repeated.")
+    ] = None,
+    scores: Annotated[
+        Path | None, typer.Option("--scores", help='JSON {"TEXT OF THE TAG": {"MODEL": SCORE}}, to stand beside.')
+    ] = None,
     data_dir: DataDirOption = DEFAULT_DATA_DIR,
     run: RunOption = "",
 ) -> None:
-    """Print cost per million tokens and margin of each model, all tenants together."""
-    from stratos.cli.money.statements import costs_text, micro_units
+    """Print cost per million tokens and margin of each model, all tenants together, by cost tags and with quality."""
+    from stratos.cli.money.statements import micro_units
+    from stratos.cli.money.tag_costs import costs_text, read_scores
 
     with explained_errors():
         try:
@@ -66,9 +73,11 @@ def costs(
         except ValueError as error:
             raise BadRequest(str(error), param="--device-hour-price") from None
         query |= {} if paid_hours is None else {"paid_hours": str(paid_hours)}
+        query |= {"group_by": ",".join(f"tag:{name}" for name in tags)} if tags else {}
+        known = read_scores(scores, tags or ())
         with admin_client(url, key, data_dir, run) as client:
             found = client.call("GET", "/costs", **query)
-    typer.echo(costs_text(found["data"]), nl=False)
+    typer.echo(costs_text(found["data"], tags or (), known), nl=False)
 
 
 def ledger(

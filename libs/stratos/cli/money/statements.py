@@ -68,22 +68,6 @@ def statement_html(statement: Mapping[str, Any]) -> str:
     )
 
 
-def costs_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Cost and margin per model for a terminal."""
-    head = ("model", "tokens", "device h", "earned", "devices", "external", "margin", "cost per M", "earned per M")
-    shown = [
-        (
-            row["model"] or "(credits of windows)",
-            str(row["num_tokens"]),
-            f"{row['device_us'] // 36_000_000 / 100:.2f}",
-            *(money(row[name]) for name in ("earned", "device_cost", "external_cost", "margin")),
-            *("-" if row[name] is None else money(row[name]) for name in ("cost_per_million", "earned_per_million")),
-        )
-        for row in rows
-    ]
-    return table_text([head, *shown]) + "\n"
-
-
 def _title(statement: Mapping[str, Any]) -> str:
     return f"Statement of {statement['tenant']} for {statement['month']}"
 

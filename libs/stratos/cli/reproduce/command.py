@@ -21,6 +21,9 @@ def reproduce(
     gpu: Annotated[
         bool, typer.Option("--gpu", help="Measure the rows of a GPU here; else they are of a committed report.")
     ] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep rows that other commits measured, too: a report of several days.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
     threads: Annotated[int, typer.Option(help="Of an engine; 0: as many as there are cores.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("build/reproduce"),
@@ -61,7 +64,7 @@ def reproduce(
                 chosen or ROWS,
                 conditions,
                 report,
-                commit=read_commit(),
+                commit=None if keep else read_commit(),
                 again=bool(chosen),
                 of_gpus=None if gpu else {row.name: gpu_document(row, check) for row, check in checks.items()},
                 measure=measure_in_process,

@@ -24,13 +24,13 @@ class ReportFile:
         self._path = path
         self.rows: dict[str, Mapping[str, Any]] = _read(path)
 
-    def has(self, name: str, conditions: RowConditions, commit: str) -> bool:
-        """The row was measured under these conditions, by this code."""
+    def has(self, name: str, conditions: RowConditions, commit: str | None) -> bool:
+        """The row was measured under these conditions, by this code or, for ``None``, by any that has a name."""
         found = self.rows.get(name)
-        if found is None or "+" in commit:  # code that is being changed has no name
+        if found is None or (found["form"], found["seed"]) != (str(conditions.form), conditions.seed):
             return False
-        known = (found["form"], found["seed"], found["environment"]["commit"])
-        return known == (str(conditions.form), conditions.seed, commit)
+        measured = found["environment"]["commit"]
+        return "+" not in measured and commit in (None, measured)  # code that is being changed has no name
 
     def put(self, document: Mapping[str, Any]) -> None:
         """Keep a row, in memory and in the file, which is never half written."""

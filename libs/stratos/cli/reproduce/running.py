@@ -24,7 +24,7 @@ def run_rows(
     conditions: RowConditions,
     report: ReportFile,
     *,
-    commit: str,
+    commit: str | None,
     again: bool,
     of_gpus: Mapping[str, Mapping[str, Any]] | None,
     measure: MeasureRow,
@@ -36,7 +36,7 @@ def run_rows(
         rows: in order.
         conditions: of all of them.
         report: gets each row when it has ended.
-        commit: of the code; rows of another one are measured again.
+        commit: of the code; rows of another one are measured again. ``None`` keeps those of any.
         again: measure rows that the report has, too.
         of_gpus: documents that were made elsewhere, by row; ``None`` where this machine's own GPU answers.
         measure: runs one.

@@ -25,7 +25,7 @@ class DeviceCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCost:
-    """One model in a month; amounts in micro-units."""
+    """One model in a month, or its requests with the same cost tags; amounts in micro-units."""
 
     model: str
     num_tokens: int
@@ -36,6 +36,8 @@ class ModelCost:
     device_cost: int
     external_cost: int = 0
     """Cost of the requests that ran at the external endpoint."""
+    tags: tuple[str, ...] = ()
+    """Texts of the cost tags that costs are told by."""
 
     @property
     def cost(self) -> int:
@@ -59,11 +61,11 @@ class ModelCost:
 
 
 def model_costs(tables: Iterable[UsageTable], price: DeviceCost) -> list[ModelCost]:
-    """Cost and margin of each model; credits of windows, which are of no model, are a row without a name.
+    """Cost and margin of each model and its cost tags; credits of windows are a row without a name.
 
     Paid hours are shared without a remainder: what devices cost for all models adds up to what was paid.
     """
-    by_model = regroup(tables, keep_fields("model"))
+    by_model = regroup(tables, keep_fields("model", "tags"))
     of_windows = by_model.pop(UsageGroup(), Counter())
     busy = [sums["device_us"] for sums in by_model.values()]
     if price.num_paid_hours is None:
@@ -78,6 +80,7 @@ def model_costs(tables: Iterable[UsageTable], price: DeviceCost) -> list[ModelCo
             earned=due_of(sums),
             device_cost=cost,
             external_cost=sums["external_cost"],
+            tags=group.tags,
         )
         for (group, sums), cost in zip(by_model.items(), costs, strict=True)
     ]

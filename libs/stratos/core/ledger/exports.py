@@ -87,13 +87,18 @@ def _missed_row(window: PromiseWindow) -> dict[str, Any]:
     return {name: getattr(window, name) for name in names}
 
 
-def cost_rows(costs: Iterable[ModelCost]) -> list[dict[str, Any]]:
-    """Cost and margin per model; amounts are micro-units."""
+def cost_rows(costs: Iterable[ModelCost], tags: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Cost and margin per model, and by the texts of these cost tags; amounts are micro-units."""
     names = (
         "model", "num_tokens", "device_us", "earned", "device_cost", "external_cost", "cost", "margin",
         "cost_per_million", "earned_per_million",
     )  # fmt: skip
-    return [{name: getattr(cost, name) for name in names} for cost in costs]
+    columns = [TAG_PREFIX + name for name in tags]
+    return [
+        {name: getattr(cost, name) for name in names}
+        | dict(zip(columns, cost.tags or [""] * len(columns), strict=True))
+        for cost in costs
+    ]
 
 
 def csv_text(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, has_head: bool = True) -> str:

@@ -130,13 +130,19 @@ class LedgerRoutes:
         return found
 
     async def _costs(self, caller: LedgerCaller, request: Request, body: dict[str, Any]) -> dict[str, Any]:
-        query, days = request.query_params, month_days(request.query_params)
+        """Costs of all tenants, by model; with ``group_by=tag:NAME`` by the texts of those cost tags, too."""
+        query, days, tags = request.query_params, month_days(request.query_params), tags_of(request.query_params)
         price = DeviceCost(hour_price=number(query, "hour_price", 0) or 0, num_paid_hours=number(query, "paid_hours"))
         tables: dict[UsageGroup, Counter[str]] = {}
         for tenant in await self._store.tenants():
             async with self._readings.by(caller.tenant) as reader:
-                tables = regroup([tables, await reader.table(tenant, days, ("model",))], keep_fields("model"))
-        rows = cost_rows(model_costs([tables], price))
+                found = await (
+                    reader.table_by_tags(tenant, days, ("model",), tags)
+                    if tags
+                    else reader.table(tenant, days, ("model",))
+                )
+            tables = regroup([tables, found], keep_fields("model", "tags"))
+        rows = cost_rows(model_costs([tables], price), tags)
         if any(isinstance(value, int) and abs(value) > _MAX_AMOUNT for row in rows for value in row.values()):
             raise BadRequest("with this price and these hours an amount is too large", param="hour_price")
         return {"month": days[0][:7], "data": rows}

@@ -105,3 +105,22 @@ def test_a_refusal_is_one_line_that_names_the_value(arguments: list[str], text: 
     assert done.exit_code == 1
     assert text in done.output
     assert len(done.output.strip().splitlines()) == 1
+
+
+def test_a_file_of_an_evaluation_decides_which_tasks_a_size_takes(tmp_path: Path) -> None:
+    losses = [
+        {"stratum": f"text: {name}", "measure": "likeliest token", "reference": 0.5, "candidate": candidate}
+        for name, candidate in (("chat", 0.3), ("code", 0.49))
+    ]
+    path, wrong = tmp_path / "evaluation.json", tmp_path / "wrong.json"
+    path.write_text(json.dumps({"losses": losses}))
+    wrong.write_text(json.dumps({"losses": []}))
+    flags = ("--size", "13", "--size", "70", "--task", "chat=0.6:0.85", "--task", "code=0.4:0.95")
+    chosen = {row["task"]: row for row in plan("tier", *flags, "--evaluation", f"13={path}")["tables"][1]["rows"]}
+    assert {task: row["billions"] for task, row in chosen.items()} == {"chat": 70, "code": 13}
+    assert (chosen["code"]["kept_quality"], chosen["code"]["least_success_share"]) == (0.98, 13 / 70)
+    law = {row["task"]: row["billions"] for row in plan("tier", *flags)["tables"][1]["rows"]}
+    assert law == {"chat": 13, "code": 70}
+    for text in (f"13={wrong}", f"13={tmp_path / 'absent.json'}", f"x={path}"):
+        done = CliRunner().invoke(app, ["plan", "tier", *flags, "--evaluation", text])
+        assert (done.exit_code, "--evaluation" in done.output) == (1, True)

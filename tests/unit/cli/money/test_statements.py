@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import stat
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratos.cli.money.ledger_files import write_entries
-from stratos.cli.money.statements import costs_text, micro_units, money, statement_html, statement_text
+from stratos.cli.money.statements import micro_units, money, statement_html, statement_text
+from stratos.cli.money.tag_costs import costs_text, read_scores
 from stratos.common.errors import BadRequest
 from stratos.core.ledger.costs import DeviceCost, model_costs
 from stratos.core.ledger.entry import LedgerEntry, RequestOutcome
@@ -123,3 +125,26 @@ def test_files_are_private_and_hold_the_same(tmp_path: Path) -> None:
     assert len((tmp_path / "csv").read_text().splitlines()) == 3
     with pytest.raises(BadRequest, match="csv or parquet"):
         write_entries(tmp_path / "x", "xml", rows)
+
+
+def test_costs_by_a_tag_stand_beside_the_scores_of_its_texts(tmp_path: Path) -> None:
+    hour = {"device_us": 3_600_000_000, "prompt_tokens": 500_000, "output_tokens": 500_000}
+    table = {
+        UsageGroup(model="base", tags=("search",)): Counter(hour),
+        UsageGroup(model="base", tags=("",)): Counter(hour | {"device_us": 7_200_000_000}),
+    }
+    path = tmp_path / "scores.json"
+    path.write_text('{"search": {"base": 0.91, "other": 1}}', encoding="utf-8")
+    rows = cost_rows(model_costs([table], DeviceCost(hour_price=2_000_000)), ["team"])
+    head, plain, search = costs_text(rows, ["team"], read_scores(path, ["team"])).splitlines()
+    assert head.split()[:2] == ["model", "team"]
+    assert (plain.split()[1], plain.split()[-3], plain.split()[-1]) == ("-", "4.00", "-")
+    assert (search.split()[1], search.split()[-3], search.split()[-1]) == ("search", "2.00", "0.91")
+
+
+@pytest.mark.parametrize(("text", "tags"), [("[]", ["team"]), ("{", ["team"]), ('{"a": 1}', ["team"]), ("{}", [])])
+def test_scores_of_another_form_or_of_no_tag_are_refused(text: str, tags: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "scores.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(BadRequest, match="--scores"):
+        read_scores(path, tags)

@@ -99,6 +99,20 @@ def test_rows_of_other_conditions_or_of_other_code_are_measured_again(tmp_path: 
     assert again.names == ["first", "second"]
 
 
+def test_a_report_of_several_days_keeps_what_other_commits_measured_but_no_changed_code(tmp_path: Path) -> None:
+    path = tmp_path / "reproduce.json"
+    run(ReportFile(path), RowMeasurements(breaks="second"))
+    later = RowMeasurements()
+    run(ReportFile(path), later, commit=None)
+    assert later.names == ["second"]
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["rows"]["first"]["environment"]["commit"] = "abc+"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    changed = RowMeasurements()
+    run(ReportFile(path), changed, commit=None)
+    assert changed.names == ["first"]
+
+
 def test_a_row_of_a_gpu_is_measured_here_or_taken_from_a_committed_report(tmp_path: Path) -> None:
     here = RowMeasurements()
     assert run(ReportFile(tmp_path / "here.json"), here, of_gpus=None)[0] == []

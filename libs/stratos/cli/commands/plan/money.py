@@ -15,6 +15,7 @@ from stratos.calculators.money.cost import CostAsk, calculate_cost
 from stratos.calculators.money.fleet import FleetAsk, FleetModel, FleetRegion, plan_fleet
 from stratos.calculators.money.tiers import ModelSize, RoutedTask, plan_tiers
 from stratos.cli.commands.flags import with_flags_of
+from stratos.cli.commands.plan.evaluations import read_evaluation
 from stratos.cli.commands.plan.shared import (
     DeviceOption,
     HtmlOption,
@@ -87,6 +88,13 @@ def tier(
     measured: Annotated[
         list[str] | None, typer.Option("--measured", help="BILLIONS=SCORE of your evaluation; may be repeated.")
     ] = None,
+    evaluated: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--evaluation",
+            help="BILLIONS=FILE that `stratos evaluate LARGEST SMALLER` wrote; tasks are names of texts.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
     html: HtmlOption = None,
 ) -> None:
@@ -96,6 +104,7 @@ def tier(
             [_size(text) for text in sizes or ()],
             [RoutedTask(name, share, floor) for name, (share, floor) in _given("--task", tasks, 2)],
             {number("--measured", name): score for name, (score,) in _given("--measured", measured, 1)},
+            dict(read_evaluation(text) for text in evaluated or ()),
         ),
         as_json,
         html,

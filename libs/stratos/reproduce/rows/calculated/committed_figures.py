@@ -31,7 +31,7 @@ SPEEDS = (
 
 
 def measure(_: RowConditions) -> RowResult:
-    """What the files hold."""
+    """Read the files."""
     found = {name: _read(name) for name in (QUALITY, DRAFTS, SCHEMES)}
     return RowResult(
         answers=[*_losses(found[QUALITY]), *_speeds(found[SCHEMES]), *_drafts(found[DRAFTS])],

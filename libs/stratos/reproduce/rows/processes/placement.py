@@ -3,6 +3,7 @@
 Every policy gets a platform of its own and the same questions in the same order: a document of many tokens and a few of
 its own.  A worker's KV holds a part of the documents, all workers together hold all.  A fixed number of clients sends
 the next question when the last one is answered; an answer is one token, so its time is that of the first token.
+Questions about one document name one session, which is what ``session_affinity`` goes by.
 """
 
 from __future__ import annotations
@@ -32,7 +33,14 @@ WORKERS, FIRST_TOKEN, OWN_TOKENS, TIMEOUT_S = 3, 10, 24, 120.0
 KEPT_SHARE = 0.45
 """Documents that the KV of one worker holds, of all."""
 COLUMNS = ("policy", "requests_per_s", "against_round_robin", "hit_ratio", "ttft_p50_ms", "ttft_p99_ms")
-Prompt = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentQuestion:
+    """A prompt, and the session that all questions about its document have."""
+
+    session: str
+    prompt: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +66,11 @@ def measure(conditions: RowConditions) -> RowResult:
     """One platform after the other."""
     policies, documents, tokens, count, clients = conditions.sized(
         smoke=((JUDGED,), 4, 64, 8, 2),
-        short=((PLAIN, "least_loaded", JUDGED), 9, 1024, 90, 3),
+        short=(tuple(NAMED), 9, 1024, 90, 3),
         full=(tuple(NAMED), 18, 2048, 360, 6),
     )
-    prompts = _prompts(documents, tokens, count, conditions)
-    found = {policy: _run(policy, prompts, round(KEPT_SHARE * documents), clients, conditions) for policy in policies}
+    questions = _questions(documents, tokens, count, conditions)
+    found = {policy: _run(policy, questions, round(KEPT_SHARE * documents), clients, conditions) for policy in policies}
     plain = found.get(PLAIN, found[JUDGED])
     return RowResult(
         answers=[
@@ -85,41 +93,46 @@ def measure(conditions: RowConditions) -> RowResult:
     )  # fmt: skip
 
 
-def _prompts(documents: int, tokens: int, count: int, conditions: RowConditions) -> list[Prompt]:
-    """Questions in random order, all documents equally often."""
+def _questions(documents: int, tokens: int, count: int, conditions: RowConditions) -> list[DocumentQuestion]:
+    """In random order, all documents equally often."""
     rng = Random(conditions.seed)
     config = json.loads((conditions.model / "config.json").read_text(encoding="utf-8"))
     texts = [_tokens(rng, tokens, config["vocab_size"]) for _ in range(documents)]
     order = [number % documents for number in range(count)]
     rng.shuffle(order)
-    return [texts[document] + _tokens(rng, OWN_TOKENS, config["vocab_size"]) for document in order]
+    return [
+        DocumentQuestion(f"document-{document}", texts[document] + _tokens(rng, OWN_TOKENS, config["vocab_size"]))
+        for document in order
+    ]
 
 
-def _tokens(rng: Random, count: int, vocab_size: int) -> Prompt:
+def _tokens(rng: Random, count: int, vocab_size: int) -> tuple[int, ...]:
     return tuple(rng.randrange(FIRST_TOKEN, vocab_size) for _ in range(count))
 
 
-def _run(policy: str, prompts: Sequence[Prompt], kept: int, clients: int, conditions: RowConditions) -> PolicyRun:
+def _run(
+    policy: str, questions: Sequence[DocumentQuestion], kept: int, clients: int, conditions: RowConditions
+) -> PolicyRun:
     token_bytes = estimate_kv(find_shape(str(conditions.model)), KvAsk(kv_dtype="float32"))["token_bytes"]
     settings = {
         "STRATOS_ROUTER_POLICIES__DEFAULT": policy,
-        "STRATOS_DECODE_WORKER_RUNNER__KV_POOL_BYTES": str(int(kept * len(prompts[0]) * token_bytes)),
+        "STRATOS_DECODE_WORKER_RUNNER__KV_POOL_BYTES": str(int(kept * len(questions[0].prompt) * token_bytes)),
         "STRATOS_DECODE_WORKER_RUNNER__NUM_THREADS": "1",
     }
     count = str(WORKERS)
     shape = ("--prefill", "0", "--decode", count, "--max-decode", count, "--model", str(conditions.model.resolve()))
     with running_platform(*shape, env=settings) as platform, ThreadPoolExecutor(clients) as pool:
         began_s = time.perf_counter()
-        answers = list(pool.map(lambda prompt: _ask(platform, conditions.model.name, prompt), prompts))
+        answers = list(pool.map(lambda question: _ask(platform, conditions.model.name, question), questions))
         duration_s = time.perf_counter() - began_s
-    num_tokens = sum(map(len, prompts))
+    num_tokens = sum(len(question.prompt) for question in questions)
     times_s = sorted(seconds for seconds, _ in answers)
     return PolicyRun(duration_s=duration_s, times_s=times_s, hit_ratio=sum(hit for _, hit in answers) / num_tokens)
 
 
-def _ask(platform: Platform, model: str, prompt: Prompt) -> tuple[float, int]:
+def _ask(platform: Platform, model: str, question: DocumentQuestion) -> tuple[float, int]:
     """Seconds of an answer of one token, and tokens of its prompt that were cached."""
-    body = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
+    body = {"model": model, "prompt": question.prompt, "user": question.session, "max_tokens": 1, "temperature": 0}
     headers = {"Authorization": f"Bearer {platform.key}", "Content-Type": "application/json"}
     address = urlsplit(platform.url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=TIMEOUT_S)
