@@ -8,17 +8,17 @@ from __future__ import annotations
 
 SHARE = 0.01
 """Of the time of steps, that drafts may lose for good."""
-CREDIT_S = 0.5
-"""Most that is put by, what there is at first, and what may be owed."""
+CREDIT_S, CREDIT_STEPS = 0.5, 64
+"""Most that is put by, what there is at first, and what may be owed; no more than so many steps take."""
 
 
 class DraftPurse:
     """The purse of one engine."""
 
     def __init__(self) -> None:
-        self._left_s = CREDIT_S
-        self.busy_s = 0.0
-        """Time of all steps."""
+        self._left_s = self._credit_s = CREDIT_S
+        self.busy_s, self._num_steps = 0.0, 0
+        """Time of all steps, and how many they were."""
 
     @property
     def may_begin(self) -> bool:
@@ -28,13 +28,14 @@ class DraftPurse:
     @property
     def may_go_on(self) -> bool:
         """Whether there may be drafts at all."""
-        return self._left_s > -CREDIT_S
+        return self._left_s > -self._credit_s
 
     def pass_step(self, seconds: float) -> None:
         """Note a step that took so long."""
-        self.busy_s += seconds
+        self.busy_s, self._num_steps = self.busy_s + seconds, self._num_steps + 1
+        self._credit_s = min(CREDIT_S, CREDIT_STEPS * self.busy_s / self._num_steps or CREDIT_S)
         self.settle(0.0, SHARE * seconds)
 
     def settle(self, cost_s: float, saved_s: float) -> None:
         """Note what drafts took, and what they saved."""
-        self._left_s = min(CREDIT_S, self._left_s + saved_s - cost_s)
+        self._left_s = min(self._credit_s, self._left_s + saved_s - cost_s)

@@ -29,6 +29,8 @@ NUM_PROBED, PROBED_ROWS, PROBING_SHARE = 2, 1, 0.005
 """Tokens of a probe, probes of a step, and the share of the steps' time that they may take."""
 MAX_BLIND_GAP = 4
 """Tokens between two looks where there was no guess: a copy may begin at any token, and pays from its first on."""
+EARNING_GAP = 4
+"""Tokens between two looks at what drafts would have saved: one takes a tenth of a millisecond."""
 MAX_LOOK_S = 1.0
 """A proposer that takes longer is not asked for these sequences again."""
 FIRST_REST_S, LONGEST_REST_S = 10.0, 600.0
@@ -159,10 +161,12 @@ class Drafting:
         chosen = lengths.choose(load, offered, self._proposer.token_s)
         token_s = self._proposer.token_s(max(1, len(chosen) - chosen.count(0)))
         for ask, (chance, _), count in zip(asks, offered, chosen, strict=True):
-            if not count:
-                self.pause(ask.sequence, ask.state)
-            elif not self._has_earned(ask, lengths.promised_s(load, chance, count, token_s), lengths.purse.may_begin):
+            promised_s = lengths.promised_s(load, chance, count, token_s)
+            if not count or not self._may_earn(ask, promised_s, lengths.purse.may_begin):
                 count = 0
+                self.pause(ask.sequence, ask.state)
+            elif not self._has_earned(ask, promised_s):
+                count, ask.state.next_look = 0, len(ask.sequence.tokens) + EARNING_GAP
             is_late = lengths.purse.busy_s >= self._next_probe_s
             if not count and not (is_late and runs.count(0) < PROBED_ROWS):
                 continue
@@ -170,11 +174,15 @@ class Drafting:
             runs.append(count)
         return kept, runs
 
-    def _has_earned(self, ask: DraftAsk, promised_s: float, may_begin: bool) -> bool:
-        """Whether drafts, with what this one promises, would have saved what the proposer owes for the sequence."""
+    def _may_earn(self, ask: DraftAsk, promised_s: float, may_begin: bool) -> bool:
+        """Whether the proposer may do what it owes for the sequence, if it owes more than this draft promises."""
+        return may_begin or self._proposer.owed_s(ask.sequence) <= promised_s
+
+    def _has_earned(self, ask: DraftAsk, promised_s: float) -> bool:
+        """Whether drafts, with what those up to the next look promise, would have saved what the proposer owes."""
         state, owed_s = ask.state, self._proposer.owed_s(ask.sequence)
-        state.promised_s += promised_s
-        if state.promised_s < owed_s or (owed_s > promised_s and not may_begin):
+        state.promised_s += promised_s if promised_s >= owed_s else EARNING_GAP * promised_s
+        if state.promised_s < owed_s:
             return False
         state.promised_s = 0.0
         return True

@@ -138,6 +138,16 @@ def test_a_purse_that_is_empty_lets_drafts_go_on_whose_prompts_are_paid_for() ->
     assert not purse.may_begin, "no more is put by than the credit"
 
 
+def test_a_purse_of_short_steps_holds_less() -> None:
+    purse = DraftPurse()
+    for _ in range(100):
+        purse.pass_step(0.001)
+    purse.settle(0.07, 0.0)
+    assert (purse.may_begin, purse.may_go_on) == (False, True)
+    purse.settle(0.06, 0.0)
+    assert not purse.may_go_on
+
+
 @pytest.mark.parametrize(("budget_ms", "longest_s"), [(20, 0.020), (4, 0.016), (0, 0.040)])
 def test_drafts_count_in_the_time_of_a_step(budget_ms: float, longest_s: float) -> None:
     """A step takes 4 ms and 1 ms a token: four streams alone take 8 ms, and 40 with eight right drafts each."""
