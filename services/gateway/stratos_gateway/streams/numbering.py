@@ -200,11 +200,16 @@ class NumberedRenderer(Renderer):
         for number, event in enumerate(events, 1):
             self._num_events += 1
             if number > num_seen:
-                name = b"%d.%b" % (self._num_events, self._place())
+                name = b"%d.%b%b" % (self._num_events, self._place(), self._part_to_come())
                 if number < len(events):
                     name = b"%d.%b.%d-%d-%d" % (self._num_events, place, choice, size, number)
                 parts.append(self._numbered(name, event))
         return b"".join(parts)
+
+    def _part_to_come(self) -> bytes:
+        """What the client has of a chunk of another choice that comes later here."""
+        part = self._cursor.part if self._is_behind else None
+        return b"" if part is None or self._units[part[0]] > self._seen[part[0]] else b".%d-%d-%d" % part
 
     def _numbered(self, name: bytes, event: bytes) -> bytes:
         if self._num_events <= self._num_skipped:

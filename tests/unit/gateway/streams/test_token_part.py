@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from stratos_gateway.openai.answers import ChatRenderer, ChoicesRenderer, CompletionRenderer
@@ -92,9 +94,27 @@ def test_the_id_of_a_new_event_has_what_the_client_knows_of_choices_that_are_sti
     inner = CompletionRenderer(answer(2), shipped_tokenizer())
     renderer = NumberedRenderer(inner, "a" * 12, 2, Cursor(num_events=5, seen=(3, 2)))
     told = b"".join(renderer.stream_part([chunk(number, "b", 1)]) for number in range(4))
-    assert [line for line in told.splitlines() if line.startswith(b"id: ")] == [
-        b"id: aaaaaaaaaaaa.6.3-3",
-        b"id: aaaaaaaaaaaa.7.3-4",
-    ]
+    assert ids(told) == [b"6.3-3", b"7.3-4"]
     told = b"".join(renderer.stream_part([chunk(number, "a")]) for number in range(4))
-    assert [line for line in told.splitlines() if line.startswith(b"id: ")] == [b"id: aaaaaaaaaaaa.8.4-4"]
+    assert ids(told) == [b"8.4-4"]
+
+
+class TwoEvents(CompletionRenderer):
+    """Every chunk is two events."""
+
+    def stream_part(self, chunks: Sequence[ChoiceChunk]) -> bytes:
+        return b"".join(super(TwoEvents, self).stream_part(chunks) for _ in range(2))
+
+
+def test_the_id_of_a_new_event_has_the_part_of_a_chunk_that_the_client_has_of_another_choice() -> None:
+    """Who leaves before that chunk comes would be told the part once more."""
+    cursor = Cursor(num_events=5, seen=(1, 1), part=(0, 1, 1))
+    renderer = NumberedRenderer(TwoEvents(answer(2), shipped_tokenizer()), "a" * 12, 2, cursor)
+    told = b"".join(renderer.stream_part([chunk(number, "b", 1)]) for number in range(2))
+    assert ids(told) == [b"6.1-1.1-1-1", b"7.1-2.0-1-1"], "within a chunk it has the place in that one"
+    told = b"".join(renderer.stream_part([chunk(number, "a")]) for number in range(2))
+    assert ids(told) == [b"8.2-2"], "the second event of the chunk"
+
+
+def ids(told: bytes) -> list[bytes]:
+    return [line.removeprefix(b"id: aaaaaaaaaaaa.") for line in told.splitlines() if line.startswith(b"id: ")]
