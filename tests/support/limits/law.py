@@ -31,18 +31,29 @@ class ExactBucket:
     at: float
     level: float = field(init=False)
     lowest: float = 0.0
+    freed: list[tuple[float, float]] = field(default_factory=list)
+    """Slots that came back: when, and how many."""
 
     def __post_init__(self) -> None:
         self.level = self.capacity
 
     def move(self, amount: float, now: float) -> None:
         """Take, or give back where it is below 0."""
+        if amount < 0 and not self.rate_per_s:
+            self.freed.append((now, -amount))
         self.level = min(self.now_at(now) - amount, self.capacity)
         self.at = now
         self.lowest = min(self.lowest, self.level)
 
     def now_at(self, now: float) -> float:
         return min(self.capacity, self.level + self.rate_per_s * (now - self.at))
+
+    def brought(self, since_s: float, now: float) -> float:
+        """What was refilled, or came back of slots, in the last seconds."""
+        if self.rate_per_s:
+            return since_s * self.rate_per_s
+        self.freed = [one for one in self.freed if one[0] >= now - since_s]
+        return sum(amount for _, amount in self.freed)
 
     def frees_s(self, cost: float, now: float) -> float:
         """Seconds until the amount is there; infinite for slots, whose ends are not known."""
@@ -97,7 +108,7 @@ class Book:
         self.early: list[str] = []
         self.late: list[str] = []
         self.known_late_s = 0.0
-        """A gateway may not know yet what was refilled in so long."""
+        """A gateway may not know yet what was refilled, or came back at another one, in so long."""
 
     def _limits(self, tenant: Tenant) -> dict[str, ExactBucket]:
         plan, now = tenant.plan, self._clock.now()
@@ -139,11 +150,11 @@ class Book:
         self.num_refused[tenant.name] += 1
         limits = [(bucket, _amount(kind, cost)) for kind, bucket in self._limits(tenant).items()]
         frees_s = max(bucket.frees_s(amount, now) for bucket, amount in limits)
-        known_s = max(bucket.frees_s(amount + self.known_late_s * bucket.rate_per_s, now) for bucket, amount in limits)
+        known_s = max(bucket.frees_s(amount + bucket.brought(self.known_late_s, now), now) for bucket, amount in limits)
         text = f"{tenant.name} at {now:.3f}: refused for {after_s:.4f} s, exact is {frees_s:.4f} s ({error.code})"
         if known_s <= 0:
             self.wrongful.append(text)
-        elif frees_s < float("inf"):
+        elif known_s < float("inf"):
             if after_s < frees_s - ROUNDING:
                 self.early.append(text)
             if after_s > LATE * frees_s + self.known_late_s:

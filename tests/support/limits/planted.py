@@ -151,3 +151,18 @@ class HurriedClients(Leaser):
         if name not in self._buckets:
             self._buckets[name] = _Hurried(name, terms, self.config, self._clock.now())
         return super().bucket(name, terms)
+
+
+class _HoldsOn(LeasedBucket):
+    @property
+    def is_in_vain(self) -> bool:
+        return False
+
+
+class HoldsOn(Leaser):
+    """Of two gateways that hold what the other one lacks neither gives way."""
+
+    def bucket(self, name: str, terms: BucketTerms) -> LeasedBucket:
+        if name not in self._buckets:
+            self._buckets[name] = _HoldsOn(name, terms, self.config, self._clock.now())
+        return super().bucket(name, terms)

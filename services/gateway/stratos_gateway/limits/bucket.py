@@ -187,6 +187,10 @@ class LeasedBucket:
         never = cost > self._own.part * self.terms.capacity
         return UNKNOWN_AFTER_S if never else missing / (self._own.part * self.terms.rate_per_s)
 
+    def is_stale(self, now: float) -> bool:
+        """Whether others may have given back since the last answer what a turn would bring."""
+        return self._own is None and now - self._level_at > 2 * self._config.interval_s
+
     def remaining(self, now: float) -> float:
         """Amount that the tenant has left over all gateways, as far as this one knows."""
         if self._own is not None:
@@ -208,18 +212,27 @@ class LeasedBucket:
         is_settled = self._own is None and self._held == 0 and not self.unreported and not self.in_use
         return is_settled and not self.demand.waiting and now - self.demand.wanted_at > self._config.idle_s
 
-    def ask(self, now: float, growth: float | None = None) -> LeaseAsk:
+    @property
+    def is_in_vain(self) -> bool:
+        """Whether another gateway lacks what this one holds for requests that lack something of an earlier limit.
+
+        Limits are gathered in one order, so that of two gateways that hold what the other one lacks one gives way.
+        """
+        return self.is_contested and self.demand.is_held_up
+
+    def ask(self, now: float, growth: float | None = None, *, is_in_vain: bool = False) -> LeaseAsk:
         """The report and the wish of a turn that begins.
 
         Args:
             now: seconds.
             growth: part of the bucket in whose measure alone the slice may grow now; ``None`` leaves it free.
+            is_in_vain: what waits here needs nothing in this turn.
         """
         if self._own is not None:
             self._earn(now)
         self._was_lapsed = self._is_lapsed(now) or (self._was_lapsed and self._own is not None)
         wish, least = self._wish(now), self.demand.least(now)
-        need, owed = self.in_use + self.demand.waiting, self._owed_now(now)
+        need, owed = self.in_use + (0.0 if is_in_vain else self.demand.waiting), self._owed_now(now)
         keep = self._kept(wish, least)
         if growth is not None:
             wish, least = min(wish, self._most_after_outage(growth, now)), 0.0

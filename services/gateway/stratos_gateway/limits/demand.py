@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _DEMAND_S = 0.5
@@ -24,6 +24,7 @@ class Demand:
         self._largest = 0.0
         self._refused: tuple[float, float] | None = None
         self._waiting: list[float] = []
+        self._held_up: list[Callable[[], bool]] = []
 
     def note(self, cost: float, now: float) -> None:
         """A request came; its cost fades over ``_DEMAND_S``."""
@@ -38,13 +39,20 @@ class Demand:
             self._refused = (cost, now)
 
     @contextmanager
-    def waiting_for(self, cost: float) -> Iterator[None]:
-        """A request waits for the amount."""
+    def waiting_for(self, cost: float, is_held_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """A request waits for the amount; ``is_held_up`` says whether it lacks that of an earlier limit."""
         self._waiting.append(cost)
+        self._held_up.append(is_held_up)
         try:
             yield
         finally:
             self._waiting.remove(cost)
+            self._held_up.remove(is_held_up)
+
+    @property
+    def is_held_up(self) -> bool:
+        """All that wait lack something of an earlier limit: what is here serves none of them."""
+        return bool(self._held_up) and all(is_held_up() for is_held_up in self._held_up)
 
     @property
     def waiting(self) -> float:

@@ -231,7 +231,11 @@ class Leaser:
     async def _renew(self, due: Sequence[LeasedBucket]) -> None:
         for begin in range(0, max(1, len(due)), _MAX_BUCKETS):
             some, now = due[begin : begin + _MAX_BUCKETS], self._clock.now()
-            asks = [bucket.ask(now, self._growth(bucket, now)) for bucket in some]
+            in_vain = [bucket.is_in_vain for bucket in some]  # of all before the first ask, which lets go of slices
+            asks = [
+                bucket.ask(now, self._growth(bucket, now), is_in_vain=is_in_vain)
+                for bucket, is_in_vain in zip(some, in_vain, strict=True)
+            ]
             names, self._call_at = {bucket.name for bucket in some}, now
             reported = self._mark if self._unreported & self._buckets.keys() <= names else ""
             try:

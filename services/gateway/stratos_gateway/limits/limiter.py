@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from stratos.common.clock import Clock
@@ -148,8 +149,8 @@ class TenantLimiter:
         """Take turns until the claims are taken, as long as the tenant has left what they need, here or elsewhere."""
         begin = self._clock.now()
         with ExitStack() as stack:
-            for claim in claims:
-                stack.enter_context(claim.bucket.demand.waiting_for(claim.amount))
+            for place, claim in enumerate(claims):
+                stack.enter_context(claim.bucket.demand.waiting_for(claim.amount, partial(_is_short, claims[:place])))
             while (left_s := self._left_s(claims, begin)) > 0:
                 await self._leaser.turn_soon([claim.bucket for claim in claims], left_s)
                 if self._spend(claims):
@@ -159,7 +160,9 @@ class TenantLimiter:
     def _left_s(self, claims: Sequence[Claim], begin: float) -> float:
         """Seconds for which a request that has waited since ``begin`` waits on; 0 or less for none."""
         now, config = self._clock.now(), self._leaser.config
-        after_s = max(claim.bucket.after_s(claim.amount, now) for claim in claims)
+        after_s = max(
+            0.0 if claim.bucket.is_stale(now) else claim.bucket.after_s(claim.amount, now) for claim in claims
+        )
         wait_s = FIRST_WAIT_S if any(not claim.bucket.has_lease for claim in claims) else config.wait_s
         most_s = max(wait_s, MOST_WAIT_S) - (now - begin)
         if self._leaser.is_away and begin < self._leaser.shares_at <= now:  # for a share, which begins empty
@@ -213,3 +216,8 @@ class TenantLimiter:
                 f"this request needs {amount} {kind}, and the plan allows {terms.capacity:.0f} at once"
             )
         return Claim(kind, self._leaser.bucket(f"{kind}:{owner}", terms), amount, limit)
+
+
+def _is_short(claims: Sequence[Claim]) -> bool:
+    """Whether this gateway lacks what one of them needs."""
+    return any(claim.bucket.balance < claim.amount for claim in claims)

@@ -12,7 +12,9 @@ from stratos.common.errors import Retryable
 from stratos.core.placement import PlacementRequest
 from stratos.core.tenancy.plan import BATCH, PREMIUM, Plan
 from stratos.core.tenant import Tenant
-from tests.support.limits.gateways import cost_of
+from tests.support.limits.gateways import LimitParts, cost_of
+from tests.support.limits.ordered import order_and_limits
+from tests.support.limits.planted import FirstShortClaim, HoldsOn
 from tests.support.limits.routed_workers import ChooseRouter, RoutedWorkers, active_router
 from tests.support.virtual_loop import VirtualLoop, run_virtual
 
@@ -65,3 +67,22 @@ def test_batch_waits_while_premium_does(num_routers: int) -> None:
 def test_routers_that_share_nothing_are_found() -> None:
     placed = run_virtual(serve_backlog([*tenants_of(BATCH), *tenants_of(PREMIUM)], 2, router_of_class))
     assert batch_share(placed) > 0.02, placed
+
+
+@pytest.mark.parametrize(("num_gateways", "num_routers"), [pytest.param(2, 2, marks=pytest.mark.slow), (3, 2), (1, 3)])
+def test_order_and_shares_hold_where_all_limits_do(redis_url: str, num_gateways: int, num_routers: int) -> None:
+    assert run_virtual(order_and_limits(redis_url, num_gateways, num_routers)) == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "found"),
+    [
+        (LimitParts(choose=router_of_class), "batch got"),
+        pytest.param(LimitParts(limiter=FirstShortClaim), "refused what the plan allows", marks=pytest.mark.slow),
+        (LimitParts(leaser=HoldsOn), "refused what the plan allows"),
+    ],
+    ids=["a router per class", "the first short claim", "gateways that hold on"],
+)
+def test_order_with_limits_finds(redis_url: str, parts: LimitParts, found: str) -> None:
+    problems = run_virtual(order_and_limits(redis_url, 2, 2, parts))
+    assert any(found in problem for problem in problems), problems
