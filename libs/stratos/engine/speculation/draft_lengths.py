@@ -97,7 +97,7 @@ class DraftLengths:
         self._cost.observe(load, seconds)
 
     def _edge_s(self, num_tokens: int) -> float:
-        """What a step of so many tokens takes longer with drafts, however few: where a tile of rows ends, much."""
+        """Time that a step of so many tokens takes longer with drafts, however few: where a tile of rows ends, much."""
         with_drafts, alone = (self._beyond.get((num_tokens, has_drafts), 0.0) for has_drafts in (True, False))
         return max(0.0, with_drafts - alone)
 
