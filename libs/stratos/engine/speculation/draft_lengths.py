@@ -39,6 +39,8 @@ MARGIN = 1.15
 """Gain over cost that a draft must promise: both are estimates."""
 IDLE_OBSERVED = 16
 """One of so many steps without drafts is measured."""
+EDGE_RATE = 0.1
+"""Weight of the newest step in what steps took beyond the fit."""
 
 
 class DraftWorth(NamedTuple):
@@ -56,6 +58,8 @@ class DraftLengths:
         self._chances: dict[str, float] = {}
         self._num_learned: Counter[str] = Counter()
         self._num_steps = self._num_tried = 0
+        self._beyond: dict[tuple[int, bool], float] = {}
+        """Seconds beyond the fit that steps took, by their tokens without drafts, and whether they had some."""
         self.purse = DraftPurse()
 
     def learn(self, sequence: Sequence, state: DraftState) -> None:
@@ -85,9 +89,17 @@ class DraftLengths:
         self._num_steps += 1
         return bool(num_drafted) or self._num_steps % IDLE_OBSERVED == 0 or self._cost.num_steps < NUM_TRIED
 
-    def observe(self, load: StepLoad, seconds: float) -> None:
-        """A step without prompts took so long."""
+    def observe(self, load: StepLoad, seconds: float, num_drafted: int) -> None:
+        """A step without prompts, of which so many tokens were drafted, took so long."""
+        place, predicted_s = (load.tokens - num_drafted, num_drafted > 0), self._cost.predict(load)
+        before_s, beyond_s = self._beyond.get(place, 0.0), seconds - predicted_s
+        self._beyond[place] = before_s + EDGE_RATE * (max(-predicted_s, min(beyond_s, predicted_s)) - before_s)
         self._cost.observe(load, seconds)
+
+    def _edge_s(self, num_tokens: int) -> float:
+        """Time that a step of so many tokens takes longer with drafts, however few: where a tile of rows ends, much."""
+        with_drafts, alone = (self._beyond.get((num_tokens, has_drafts), 0.0) for has_drafts in (True, False))
+        return max(0.0, with_drafts - alone)
 
     def worth(self, load: StepLoad, num_drafted: int, num_accepted: int) -> DraftWorth:
         """Cost of the drafts of a step with this load, and what they saved, by what steps cost.
@@ -97,7 +109,7 @@ class DraftLengths:
         """
         alone = StepLoad(load.tokens - num_drafted, load.kv_tokens)
         alone_s = self._cost.predict(alone)
-        cost_s = max(0.0, self._cost.predict(load) - alone_s)
+        cost_s = max(0.0, self._cost.predict(load) - alone_s + self._edge_s(alone.tokens))
         return DraftWorth(cost_s, num_accepted * alone_s / max(1, alone.tokens))
 
     def choose(
@@ -130,7 +142,10 @@ class DraftLengths:
         lengths = _lengths(offered, MARGIN * rate * token_s)
         gained = sum(_expected(chance, count) for (chance, _), count in zip(offered, lengths, strict=True))
         faster = (load.tokens + gained) / (step_s + sum(lengths) * token_s)
-        return _lengths(offered, MARGIN * max(rate, faster) * token_s)
+        lengths = _lengths(offered, MARGIN * max(rate, faster) * token_s)
+        gained = sum(_expected(chance, count) for (chance, _), count in zip(offered, lengths, strict=True))
+        pays = gained / rate > MARGIN * (sum(lengths) * token_s + self._edge_s(load.tokens))
+        return lengths if pays else [0] * len(offered)
 
     def promised_s(self, load: StepLoad, chance: float, count: int, drafting_s: float) -> float:
         """Time that a draft of ``count`` tokens is expected to save in this step; endless while costs are unknown."""

@@ -74,7 +74,7 @@ class DraftPlanner:
         if not self._lengths.wants(num_drafted):
             return
         load = step.load
-        self._lengths.observe(load, seconds)
+        self._lengths.observe(load, seconds, num_drafted)
         if num_drafted:
             worth = self._lengths.worth(load, num_drafted, result.num_accepted)
             result.draft_cost_s += worth.cost_s

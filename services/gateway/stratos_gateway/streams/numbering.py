@@ -207,7 +207,7 @@ class NumberedRenderer(Renderer):
         return b"".join(parts)
 
     def _part_to_come(self) -> bytes:
-        """What the client has of a chunk of another choice that comes later here."""
+        """Part of a later chunk of another choice that the client has, for an id."""
         part = self._cursor.part if self._is_behind else None
         return b"" if part is None or self._units[part[0]] > self._seen[part[0]] else b".%d-%d-%d" % part
 

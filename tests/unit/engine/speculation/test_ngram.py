@@ -76,7 +76,7 @@ def learned(chance: float, token_cost: float) -> tuple[DraftLengths, StepLoad]:
     for i in range(NUM_TRIED + 20):
         lengths.choose(load, [(chance, 8)])
         num_drafted = i % 5
-        lengths.observe(StepLoad(1 + num_drafted, 100), 1.0 + token_cost * (1 + num_drafted))
+        lengths.observe(StepLoad(1 + num_drafted, 100), 1.0 + token_cost * (1 + num_drafted), num_drafted)
     return lengths, load
 
 
@@ -87,6 +87,22 @@ def learned(chance: float, token_cost: float) -> tuple[DraftLengths, StepLoad]:
 def test_drafts_are_as_long_as_they_pay(chance, token_cost, least, most):
     lengths, load = learned(chance, token_cost)
     assert least <= lengths.choose(load, [(chance, 8)])[0] <= most
+
+
+@pytest.mark.parametrize(("edge", "is_paying"), [(0.0, True), (0.2, False)])
+def test_few_drafts_do_not_pay_for_a_tile_of_rows_that_they_begin(edge, is_paying):
+    """A step of 32 rows takes 60 ms, and one of 33 to 48 a fifth more; other batches had drafts, too."""
+    lengths = DraftLengths()
+    load, offered = StepLoad(32, 9000), [(0.5, 1)] * 4
+    for i in range(200):
+        lengths.choose(load, offered)
+        streams, num_drafted = (32, 8)[i % 2], (i // 2) % 5
+        rows = streams + num_drafted
+        tiles = (rows > 32) * edge
+        lengths.observe(StepLoad(rows, 300 * rows), 0.060 * (0.8 + rows / 160 + tiles), num_drafted)
+    assert any(lengths.choose(load, offered)) == is_paying
+    few, crowd = lengths.worth(StepLoad(12, 3600), 4, 1), lengths.worth(StepLoad(36, 10800), 4, 1)
+    assert crowd.cost_s > few.cost_s + 0.9 * edge * 0.060 - 0.002
 
 
 def test_a_try_adds_no_more_tokens_than_the_step_has_or_a_few():
