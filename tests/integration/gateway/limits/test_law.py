@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from copy import copy
 from typing import Any, TypeVar
 
@@ -21,11 +21,16 @@ T = TypeVar("T")
 PLAN = {"requests_per_min": 600, "tokens_per_min": 60_000, "burst_s": 10, "max_sequences": 256}
 CAPACITY = 10_000
 MAX_GATEWAYS = 4
+TURN_S = 0.25
+"""What a gateway accepted longer ago is in an answered report."""
 NUM_TOKENS = st.sampled_from([1, 7, 100, 400, 1000, 5000, CAPACITY])
 
 
 class LawMachine(RuleBasedStateMachine):
-    """One tenant at a few gateways; the bucket beside them is never below 0, but for what is lost with a killed one."""
+    """One tenant at a few gateways; the bucket beside them is never below 0, but for what is lost with a killed one.
+
+    That is bounded: what it accepted in its last turn.
+    """
 
     url = ""
 
@@ -35,6 +40,7 @@ class LawMachine(RuleBasedStateMachine):
         self.platform = self.run(self.make())
         self.tenant = make_tenant(**PLAN)
         self.open: list[OpenRequest] = []
+        self.accepted: list[tuple[float, OpenRequest]] = []
         self.lost: dict[str, float] = {}
         self.had_outage = self.had_stop = False
         self.births = itertools.count()
@@ -63,6 +69,7 @@ class LawMachine(RuleBasedStateMachine):
         found = await asyncio.gather(*(gateway.take(self.tenant, cost_of(num_tokens)) for gateway in gateways))
         accepted = [request for request in found if isinstance(request, OpenRequest)]
         self.open += accepted
+        self.accepted += [(self.loop.now(), request) for request in accepted]
         return len(accepted)
 
     @precondition(lambda self: self.open)
@@ -112,7 +119,19 @@ class LawMachine(RuleBasedStateMachine):
     def unreported(self, gateway: LimitedGateway) -> dict[LeasedBucket, float]:
         """What came back before may have been worth nothing any more."""
         now = self.loop.now()
-        return {b: max(0.0, b.unreported, copy(b).ask(now).debt) for b in gateway.leaser.buckets}
+        found = {b: max(0.0, b.unreported, copy(b).ask(now).debt) for b in gateway.leaser.buckets}
+        if not self.had_outage:
+            self.bounded(gateway, found)
+        return found
+
+    def bounded(self, gateway: LimitedGateway, unreported: Mapping[LeasedBucket, float]) -> None:
+        """It is no more than what was accepted there in its last turn."""
+        since = self.loop.now() - TURN_S
+        costs = [one.cost for at, one in self.accepted if at >= since and one.gateway is gateway]
+        most = {"requests": len(costs), "tokens": sum(cost.num_tokens for cost in costs)}
+        for bucket, amount in unreported.items():
+            kind = bucket.name.partition(":")[0]
+            assert amount <= most.get(kind, 0.0) + 1e-3, f"{amount} {kind} unreported of {most}"
 
     @precondition(lambda self: not self.had_outage)  # one that is stopped in an outage adds its share, like one cut off
     @rule(place=st.integers(0, 3), seconds=st.sampled_from([0.5, 2.9, 3.1, 20.0]), num_tokens=NUM_TOKENS)
