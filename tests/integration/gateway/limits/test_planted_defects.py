@@ -26,7 +26,7 @@ from tests.support.limits.scenes import abort_and_burst, after_silences, born_at
 from tests.support.virtual_loop import run_virtual
 
 ALONE = LimitCase(num_gateways=1, num_routers=1, num_tenants=1, is_all=True, is_parallel=True)
-MANY = LimitCase(num_gateways=1, num_routers=2, num_tenants=300, is_all=False, is_parallel=False)
+MANY = LimitCase(num_gateways=1, num_routers=2, num_tenants=90, is_all=True, is_parallel=False)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ MANY = LimitCase(num_gateways=1, num_routers=2, num_tenants=300, is_all=False, i
     [
         (ALONE, LimitParts(leaser=OneSlotPerTurn, limiter=OneSlotAndOneTurn), "the first requests: 1 of 50"),
         (ALONE, LimitParts(limiter=FirstShortClaim), "the first requests"),
-        pytest.param(MANY, LimitParts(leaser=FirstBuckets), "some tenants got", marks=pytest.mark.slow),
+        (MANY, LimitParts(leaser=FirstBuckets), "some tenants got"),
         (
             replace(ALONE, num_routers=3),
             LimitParts(choose=lambda request, number: random.randrange(number)),
