@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from stratos.api.worker.v1 import decode_pb2
 from stratos.common.errors import Overloaded, QueueTimeout
 from stratos.common.shed_reason import ShedReason
 from stratos.core.ledger.receipt import SECTIONS
@@ -21,7 +22,7 @@ from stratos_gateway.ledger.billing import LedgerAccess
 from stratos_gateway.receipts.desk import MAX_REFUSALS_PER_S, ReceiptDesk
 from tests.support.waiting import eventually
 from tests.support.worlds.gateway_keys import KEY, OTHER_KEY
-from tests.support.worlds.gateway_world import World, gateway_world, say
+from tests.support.worlds.gateway_world import World, gateway_world, make_adapter, say
 from tests.support.worlds.usage_counts import COUNT
 
 CONFIG = RecordStoreConfig()
@@ -122,6 +123,21 @@ async def test_a_receipt_says_what_is_kept_of_a_prompt_and_where_the_cache_misse
     assert (billed["cache_write_24h_tokens"], billed["write_surcharge"]) == (32, 0)
     assert await complete(world, "plain", prompt=prompt) == 200
     assert "breakpoints" not in (await receipt(world, "plain"))["generations"][0]
+
+
+async def test_a_receipt_says_by_which_way_and_how_long_a_prompt_came_and_which_adapter_it_had(world: World) -> None:
+    world.registry.adapters = {"": [make_adapter("tone")]}
+    for worker in world.workers:
+        worker.prefill = {
+            "prefill_path": decode_pb2.PREFILL_PATH_HANDOFF, "prefill_worker_id": "prefill-7", "queue_ns": 1_000_000,
+            "num_transferred_tokens": 3, "num_recomputed_tokens": 1, "prefill_ns": 20_000_000, "transfer_ns": 5_000_000,
+        }  # fmt: skip
+    assert await complete(world, "handed", model="tone") == 200
+    [told] = (await receipt(world, "handed"))["generations"]
+    assert (told["prefill_path"], told["prefill_worker"]) == ("handoff", "prefill-7")
+    assert (told["queue_us"], told["prefill_us"], told["transfer_us"]) == (1_000, 20_000, 5_000)
+    assert (told["transferred_tokens"], told["recomputed_tokens"]) == (3, 1)
+    assert told["adapter_digest"] == "digest-of-tone"
 
 
 async def test_a_recovery_is_told_by_its_attempts(world: World) -> None:

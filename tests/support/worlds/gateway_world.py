@@ -80,6 +80,7 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
     cached_tokens: int = 0
     pinned_tokens: int = 0
     kept_tokens: int = 0
+    prefill: dict[str, Any] = field(default_factory=dict)  # of its receipts
     logprobs_of: Callable[[decode_pb2.Submit], Sequence[float]] | None = None
     """Log probabilities of all tokens after a prompt, for outputs of one token; else they are made up."""
     features: frozenset[str] = frozenset(Feature)
@@ -247,8 +248,9 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
             begin = max(begin, end)
         writes = cache_writes(spans, self.kept_tokens, self.cached_tokens)
         return decode_pb2.Receipt(
-            num_cached_tokens=self.cached_tokens, num_pinned_tokens=begin, writes=CACHE_WRITES.to_pb(writes)
-        )
+            num_cached_tokens=self.cached_tokens, num_pinned_tokens=begin, writes=CACHE_WRITES.to_pb(writes),
+            **self.prefill,
+        )  # fmt: skip
 
     async def _send(self, session: FakeOutputSession, submit: decode_pb2.Submit, **fields: Any) -> None:
         delta = delta_from_pb(decode_pb2.RequestOutput(request_id=submit.request_id, attempt=submit.attempt, **fields))
