@@ -22,11 +22,13 @@ from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.sizing.need import read_need
 from tests.support.reference.native_kernels import NATIVE_SETS, native_library
 from tests.support.reference.tiny_models import save_tiny_llama
+from tests.support.worlds.core_driver import make_core, make_request
 from tests.support.worlds.plan_driver import Driver, load_runner
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 CODES = list(KV_CODES.values())
 LAYERS, BLOCKS = 2, 40
+NUM_WAITING = 40
 
 
 def geometry(dim: int, kv_heads: int, block: int, dtype: torch.dtype | None = None) -> KvGeometry:
@@ -194,6 +196,34 @@ def test_sizes_count_the_scales_and_twice_the_tokens_fit(tmp_path: Path) -> None
     need = read_need(tmp_path)
     assert packed.info.geometry.token_bytes == need.token_bytes("bfloat16", "int8", has_scales=True)
     assert plain.info.geometry.token_bytes == need.token_bytes("bfloat16")
+
+
+def test_nearly_twice_the_sequences_are_live_in_the_same_pool(tmp_path: Path) -> None:
+    save_tiny_llama(tmp_path, hidden_size=128, num_attention_heads=2, num_key_value_heads=1, head_dim=64)
+    plain, packed = (most_live(tmp_path, kind) for kind in ("auto", "int8"))
+    assert plain <= NUM_WAITING / 2, "the pool is what bounds it"
+    assert packed >= 1.9 * plain
+
+
+def most_live(path: Path, kind: str) -> int:
+    """Sequences that decode at once, of more than fit; none is preempted."""
+    core = make_core(
+        path,
+        kv_pool_bytes=1 << 19,
+        runner={"dtype": "bfloat16", "kv_dtype": kind},
+        max_num_seqs=NUM_WAITING,
+        max_num_batched_tokens=8192,
+        step_time_budget_ms=0.0,
+        prefix_cache=False,
+    )
+    for index in range(NUM_WAITING):
+        core.add(make_request([index % 97] * 40, f"r{index}", max_tokens=24, ignore_eos=True))
+    live = []
+    while core.has_work:
+        core.step()
+        live.append(core.status().num_running)
+    assert not core.status().num_preemptions
+    return max(live)
 
 
 def test_int8_on_a_gpu_is_refused(model_path: Path) -> None:
