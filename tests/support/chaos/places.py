@@ -22,10 +22,10 @@ class OneProcess:
     address: str = ""
     """Where it answers probes."""
     redis: int = 0
-    """Process that is its Redis."""
+    """Process that is its Redis, where that is another one."""
 
     async def pid_of(self, name: str) -> int:
-        return self.redis if name == "redis" else self.pid
+        return self.redis if name == "redis" and self.redis else self.pid
 
     async def metric(self, name: str, metric: str, reasons: Collection[str] = ()) -> float:
         if self.count is None:

@@ -82,7 +82,8 @@ async def test_a_connection_that_is_made_again_shows_the_newest_certificate(tmp_
     """The same client object reaches a server that no longer trusts the certificate that it began with."""
     folder = CertificateFolder(tmp_path / "tls")
     first, second = EchoService(), EchoService()
-    async with running(first, **folder.settings(PeerRole.LORA_REGISTRY)):
+    own = "127.0.0.7:0"  # nothing else takes a port of this address in between
+    async with running(first, listen=own, **folder.settings(PeerRole.LORA_REGISTRY)):
         address = first.address
         peer = folder.dialer(PeerRole.GATEWAY).channel(address, PeerRole.LORA_REGISTRY)
         await _check(peer)
