@@ -3,8 +3,9 @@
     python -m scripts.bench.quality --out benchmarks/results/quality-2core-cpu.json --plot docs/pictures/quality.svg
 
 Calibration is text that the model was trained on (the standard library), scores are of files that it never saw, with
-CPython's unit tests and language reference beside them.  Checkpoints are made by ``stratos.quantise``.  Speed is CPU
-time of one thread, every model in each round: the machine may be shared, so look at ratios.
+CPython's unit tests and language reference beside them.  Checkpoints are made by ``stratos.quantise``, and those of
+other formats by ``scripts.bench.stored_models``.  Speed is CPU time of one thread, every model in each round: the
+machine may be shared, so look at ratios.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 from scripts.bench.harness import MODEL, by_turns, flag, run_bench
 from scripts.bench.quantised import decode_ms
+from scripts.bench.stored_models import BLOCKS, GGUF, NVFP4, save_gguf, save_nvfp4
 from scripts.demo.demo_corpus import build_corpus
 from stratos.cli.load.plots.chart import Chart, Series, chart_svg
 from stratos.engine.core import EngineCore
@@ -42,7 +44,9 @@ BOUNDS = {
 }  # fmt: skip
 """Largest relative growth of perplexity over all text."""
 STREAMS = (1, 8)
-AT_LOAD = tuple(f"{kind} at load" for kind in ("int8", "int4", "fp8", "mxfp4"))
+AT_LOAD = tuple(f"{kind} at load" for kind in ("int8", "int4", "fp8", "mxfp4", "nf4", "llm-int8"))
+PLOTTED_AT_LOAD = ("mxfp4 at load", "nf4 at load")
+"""The others are where a scheme of the nearest numbers is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +127,9 @@ def arms(folder: Path, texts: dict[str, Path]) -> Iterator[Arm]:
         for group in GROUPS if scheme.has_groups else (0,):
             config = made(folder, name, group, texts["calibration base"])
             yield Arm(name=f"{name}, g{group}" if group else name, config=config, scheme=name, group=group)
+    yield Arm(name=NVFP4, config=replace(floats, model_path=save_nvfp4(folder)), scheme=NVFP4, group=16)
+    for blocks in BLOCKS:
+        yield Arm(name=f"GGUF {blocks}", config=replace(floats, model_path=save_gguf(folder, blocks)), scheme=GGUF)
 
 
 def speeds(found: Sequence[Arm], rounds: int) -> dict[str, dict[str, Any]]:
@@ -181,13 +188,13 @@ def sweep(folder: Path, texts: dict[str, Path]) -> list[dict[str, Any]]:
 
 
 def plot(rows: list[dict[str, Any]]) -> str:
-    """Loss over bytes, a line for each way of making the weights; those at load are where the nearest numbers are."""
+    """Loss over bytes, a line for each way of making the weights."""
     points: dict[str, list[tuple[float, float]]] = {}
     for one in rows:
-        if not one["scheme"].startswith("KV") and one["scheme"] not in AT_LOAD[:-1]:
+        if not one["scheme"].startswith("KV") and one["scheme"] not in {*AT_LOAD} - {*PLOTTED_AT_LOAD}:
             place = (one["step_weight_bytes"] / 1e6, 100 * max(one["loss"], 0.0))
             points.setdefault(one["scheme"], []).append(place)
-    series = [Series(name=name, points=found, is_line=len(found) > 1) for name, found in points.items()]
+    series = [Series(name=name, points=sorted(found), is_line=len(found) > 1) for name, found in points.items()]
     return chart_svg(Chart(title="Perplexity lost", x_label="MB of weights read in a step", y_label="%", series=series))
 
 

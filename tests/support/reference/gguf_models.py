@@ -19,7 +19,7 @@ from stratos.engine.checkpoint.gguf.blocks import as_floats
 from stratos.text.gguf.folder import write_model_folder
 from tests.support.paths import BASE_MODEL
 from tests.support.reference.gguf_files import TYPES, Stored, gguf_bytes, shipped_vocabulary, write
-from tests.support.reference.gguf_rounding import SUPER, q4_k, q6_k, q8_0
+from tests.support.reference.gguf_rounding import SUPER, q4_0, q4_k, q5_k, q6_k, q8_0
 from tests.support.reference.tiny_models import save_tiny
 
 SHAPE = {
@@ -54,7 +54,10 @@ _HALVES = {
     **{"Q8_0": {0: 7e-4}, "Q4_K": {0: 1.5e-4, 2: 1.1e-3}, "Q5_K": {0: 7e-5, 2: 1.1e-3}, "Q6_K": {208: 4e-5}},
 }
 """Byte of each float16 of a block, and its size."""
-ROUNDED: dict[str, Callable[[Tensor], Tensor]] = {"Q8_0": q8_0, "Q4_K": q4_k, "Q6_K": q6_k}
+ROUNDED: dict[str, Callable[[Tensor], Tensor]] = {
+    **{"Q8_0": q8_0, "Q4_0": q4_0},
+    **{"Q4_K": q4_k, "Q5_K": q5_k, "Q6_K": q6_k},
+}
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 Kinds = Mapping[str, str]
 """Part of a layer, "token_embd" or "output" -> type of its blocks; "" for all others."""

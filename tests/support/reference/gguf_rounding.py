@@ -16,18 +16,26 @@ def q8_0(weight: Tensor) -> Tensor:
     return torch.cat((scales.half().view(torch.uint8), codes.view(torch.uint8)), -1)
 
 
+def q4_0(weight: Tensor) -> Tensor:
+    """ggml's rounding to 4 bits: blocks, uint8 [rows, blocks, 18]; the element of the largest size becomes -8."""
+    groups = weight.float().unflatten(1, (-1, 32))
+    scales = groups.gather(-1, groups.abs().argmax(-1, keepdim=True)) / -8
+    numbers = groups / torch.where(scales == 0, 1.0, scales)
+    codes = (numbers + 8.5).floor().clamp(0, 15).to(torch.uint8)
+    return torch.cat((scales.half().view(torch.uint8), codes[..., :16] | codes[..., 16:] << 4), -1)
+
+
 def q4_k(weight: Tensor) -> Tensor:
     """Blocks of 8 groups of 32, uint8 [rows, blocks, 144]: d, dmin, scales and minima of 6 bits, codes of 4."""
-    groups = weight.float().unflatten(1, (-1, 8, 32))
-    minima = (-groups.amin(-1)).clamp(min=0)
-    scales = (groups.amax(-1) + minima) / 15
-    (whole, steps), (whole_minimum, minimum_steps) = _six_bits(scales), _six_bits(minima)
-    spread = (whole * steps).unsqueeze(-1)
-    numbers = (groups + (whole_minimum * minimum_steps).unsqueeze(-1)) / torch.where(spread > 0, spread, 1.0)
-    codes = numbers.round().clamp(0, 15).to(torch.uint8).unflatten(-2, (4, 2))
-    halves = torch.cat((whole.half().view(torch.uint8), whole_minimum.half().view(torch.uint8)), -1)
-    nibbles = (codes[..., 0, :] | codes[..., 1, :] << 4).flatten(-2)
-    return torch.cat((halves, _packed_scales(steps.to(torch.uint8), minimum_steps.to(torch.uint8)), nibbles), -1)
+    head, codes = _with_minima(weight, 15)
+    return torch.cat((head, _nibbles(codes)), -1)
+
+
+def q5_k(weight: Tensor) -> Tensor:
+    """The same with codes of 5 bits, uint8 [rows, blocks, 176]: the highest bits of the groups lie before the rest."""
+    head, codes = _with_minima(weight, 31)
+    high = (codes >> 4) << torch.arange(8, dtype=torch.uint8).unsqueeze(-1)
+    return torch.cat((head, high.sum(-2, dtype=torch.uint8), _nibbles(codes & 15)), -1)
 
 
 def q6_k(weight: Tensor) -> Tensor:
@@ -44,6 +52,25 @@ def q6_k(weight: Tensor) -> Tensor:
     pairs = high[..., 0, :] | high[..., 1, :] << 2 | high[..., 2, :] << 4 | high[..., 3, :] << 6
     parts = (nibbles.flatten(-2), pairs.flatten(-2), steps.to(torch.uint8), whole.half().view(torch.uint8))
     return torch.cat(parts, -1)
+
+
+def _with_minima(weight: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """d, dmin, scales and minima; codes [rows, blocks, 8, 32] from 0 to ``most``."""
+    groups = weight.float().unflatten(1, (-1, 8, 32))
+    minima = (-groups.amin(-1)).clamp(min=0)
+    scales = (groups.amax(-1) + minima) / most
+    (whole, steps), (whole_minimum, minimum_steps) = _six_bits(scales), _six_bits(minima)
+    spread = (whole * steps).unsqueeze(-1)
+    numbers = (groups + (whole_minimum * minimum_steps).unsqueeze(-1)) / torch.where(spread > 0, spread, 1.0)
+    halves = torch.cat((whole.half().view(torch.uint8), whole_minimum.half().view(torch.uint8)), -1)
+    head = torch.cat((halves, _packed_scales(steps.to(torch.uint8), minimum_steps.to(torch.uint8))), -1)
+    return head, numbers.round().clamp(0, most).to(torch.uint8)
+
+
+def _nibbles(codes: Tensor) -> Tensor:
+    """Two groups of 32 lie in the low and the high half of 32 bytes."""
+    pairs = codes.unflatten(-2, (4, 2))
+    return (pairs[..., 0, :] | pairs[..., 1, :] << 4).flatten(-2)
 
 
 def _six_bits(sizes: Tensor) -> tuple[Tensor, Tensor]:
