@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+import anyio
 import httpx
+
+_LINE_END = re.compile("\r\n|\r|\n")
+
+
+class EventMessage(NamedTuple):
+    """An event that a page would get."""
+
+    kind: str
+    data: str
+    id: str
+
+
+async def _sleep(milliseconds: int) -> None:
+    await anyio.sleep(milliseconds / 1000)
 
 
 @dataclass
 class EventSource:
-    """One that comes back until it is told not to.
+    """One that comes back by itself until it is told not to, and says what it had last.
 
     Args:
         http: with the headers that a page's proxy would add.
@@ -20,56 +37,66 @@ class EventSource:
 
     http: httpx.AsyncClient
     url: str
-    wait: Callable[[int], Awaitable[None]]
+    wait: Callable[[int], Awaitable[None]] = _sleep
     last_event_id: str = ""
     retry_ms: int = 3000
     """As browsers have it, until the server says another one."""
-    messages: list[tuple[str, str, str]] = field(default_factory=list)
-    """Type, data and id of each event that a page would get."""
     statuses: list[int] = field(default_factory=list)
+    num_losses: int = 0
+    """Connections that ended, with an error or without, and were made again."""
+    is_refused: bool = False
+    """Another status than 200, or another type of content, has ended it."""
     _kind: str = ""
     _data: str = ""
     _id: str = ""
 
-    async def run(self) -> None:
-        """Until a status other than 200, or another type of content, ends it."""
-        while await self._connect():
+    async def messages(self) -> AsyncIterator[EventMessage]:
+        """Events in order, until it is refused; the caller leaves when it has enough."""
+        while True:
+            self._kind, self._data, self._id = "", "", self.last_event_id
+            try:
+                async for message in self._connect():
+                    yield message
+            except httpx.TransportError:
+                pass  # a network error, as the standard calls it
+            if self.is_refused:
+                return
+            self.num_losses += 1
             await self.wait(self.retry_ms)
 
-    async def _connect(self) -> bool:
+    async def _connect(self) -> AsyncIterator[EventMessage]:
         headers = {"accept": "text/event-stream", "cache-control": "no-store"}
         if self.last_event_id:
             headers["last-event-id"] = self.last_event_id
-        self._kind = self._data = ""
-        self._id = self.last_event_id
-        try:
-            async with self.http.stream("GET", self.url, headers=headers) as answer:
-                self.statuses.append(answer.status_code)
-                if answer.status_code != 200 or not answer.headers["content-type"].startswith("text/event-stream"):
-                    return False
-                async for line in answer.aiter_lines():
-                    self._take(line)
-        except httpx.TransportError:
-            pass
-        return True
+        async with self.http.stream("GET", self.url, headers=headers, timeout=None) as answer:
+            self.statuses.append(answer.status_code)
+            kind = answer.headers.get("content-type", "").partition(";")[0]
+            self.is_refused = answer.status_code != 200 or kind != "text/event-stream"
+            if self.is_refused:
+                return
+            rest = ""
+            async for part in answer.aiter_text():
+                *lines, rest = _LINE_END.split(rest + part)
+                for message in filter(None, map(self._take, lines)):
+                    yield message
 
-    def _take(self, line: str) -> None:
+    def _take(self, line: str) -> EventMessage | None:
+        """Process a line; returns what is dispatched with it."""
         if not line:
-            self._dispatch()
-            return
+            return self._dispatch()
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if name == "event":
             self._kind = value
         elif name == "data":
-            self._data += value + "\n"
+            self._data += f"{value}\n"
         elif name == "id" and "\0" not in value:
             self._id = value
         elif name == "retry" and value.isascii() and value.isdigit():
             self.retry_ms = int(value)
+        return None
 
-    def _dispatch(self) -> None:
+    def _dispatch(self) -> EventMessage | None:
+        kind, data, self._kind, self._data = self._kind, self._data, "", ""
         self.last_event_id = self._id
-        if self._data:
-            self.messages.append((self._kind or "message", self._data.removesuffix("\n"), self._id))
-        self._kind = self._data = ""
+        return EventMessage(kind or "message", data.removesuffix("\n"), self._id) if data else None

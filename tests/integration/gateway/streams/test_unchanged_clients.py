@@ -91,13 +91,14 @@ async def test_an_event_source_gets_each_event_once(worlds: list[AdminWorld], pa
     headers = {"authorization": f"Bearer {worlds[0].keys['user']}", "connection": "close"}
     async with cutting_proxy(addresses(worlds), cuts) as url, plain_client(url, headers=headers) as http:
         source = EventSource(http, f"/v1/streams/{begun.stream}", wait)
-        await asyncio.wait_for(source.run(), LIMIT_S)
+        async with asyncio.timeout(LIMIT_S):
+            messages = [message async for message in source.messages()]
     assert source.statuses[-1] == 204
     assert source.statuses.count(200) == len(cuts) + 1
     assert set(waits) == {1000}, "the stream says when to come back"
-    ids = [name for _, _, name in source.messages]
+    ids = [message.id for message in messages]
     assert len(set(ids)) == len(ids), "no event comes twice"
-    shown = "".join(f"event: {kind}\nid: {name}\ndata: {data}\n\n" for kind, data, name in source.messages)
+    shown = "".join(f"event: {kind}\nid: {name}\ndata: {data}\n\n" for kind, data, name in messages)
     assert contents(Read(200, httpx.Headers(), events_in(shown))) == contents(begun)
     assert num_submits(worlds) == 1
 

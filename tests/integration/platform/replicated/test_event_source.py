@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from tests.integration.platform.replicated.test_streams import busiest, client_of, gateways_of, until_recorded
-from tests.support.event_source import EventSource
 from tests.support.paths import ROOT
+from tests.support.worlds.event_source import EventSource
 from tests.support.worlds.platform_process import PlatformProcess
 
 PROGRAM = ROOT / "examples" / "event_source" / "proxy.py"
@@ -32,10 +32,10 @@ def origin(platform: PlatformProcess) -> Iterator[str]:
             proxy.kill()
 
 
-async def story_of(source: EventSource, http: httpx.AsyncClient, begun: asyncio.Event) -> str:
+async def story_of(source: EventSource, begun: asyncio.Event) -> str:
     """What the page's script makes of its messages."""
     text = ""
-    async for message in source.messages(http):
+    async for _, message, _ in source.messages():
         begun.set()
         if message == "[DONE]":
             return text
@@ -44,7 +44,7 @@ async def story_of(source: EventSource, http: httpx.AsyncClient, begun: asyncio.
             assert value["error"]["code"] == "stream_moved"
         else:
             text += value["choices"][0]["text"]
-    raise AssertionError("it comes back for ever")
+    raise AssertionError(f"it was refused: {source.statuses[-1]}")
 
 
 async def test_a_page_of_a_killed_gateway_comes_back_by_itself(platform: PlatformProcess, origin: str) -> None:
@@ -54,13 +54,13 @@ async def test_a_page_of_a_killed_gateway_comes_back_by_itself(platform: Platfor
         async with client_of(platform) as direct:
             await until_recorded(direct)
         for attempt in itertools.count():
-            source, again = (EventSource(f"{origin}/story?name=page-{attempt}") for _ in range(2))
+            source, again = (EventSource(http, f"{origin}/story?name=page-{attempt}") for _ in range(2))
             begun, gateways = asyncio.Event(), await asyncio.to_thread(gateways_of, platform)
-            running = asyncio.create_task(story_of(source, http, begun))
+            running = asyncio.create_task(story_of(source, begun))
             await begun.wait()
             busiest(gateways, platform).kill()
             text = await running
-            assert text == await story_of(again, http, begun)
+            assert text == await story_of(again, begun)
             assert source.last_event_id == again.last_event_id
             assert again.num_losses == 0
             if source.num_losses:
