@@ -69,7 +69,7 @@ def plan_tiers(
     largest, exponent = ordered[-1], _exponent(measured or {})
     scale = {"largest_billions": largest.billions, "exponent": exponent.value}
     kept = {size: float(_KEPT.of(billions=size.billions, **scale)) for size in ordered}
-    by_task = {task: _kept_by(task, kept, evaluated or {}) for task in tasks}
+    by_task = {task: _kept_by(task, kept, largest, evaluated or {}) for task in tasks}
     chosen = {task: _cheapest(by_task[task], task) for task in tasks}
     routed = {size: sum(task.share for task in tasks if chosen[task] == size) for size in ordered}
     rows = tuple(
@@ -80,7 +80,7 @@ def plan_tiers(
         for size in ordered
     )  # fmt: skip
     columns = ("billions", "kept_quality", "price_ratio", "least_success_share", "routed_share")
-    grids = (Grid("Sizes", columns, rows), _tasks_grid(chosen, by_task, largest))
+    grids = (Grid("Sizes", columns, rows), _tasks_grid(tasks, chosen, by_task, largest))
     return Sheet(
         title="Sizes for tasks",
         figures=(exponent, *_saving(largest, routed, tasks)),
@@ -94,24 +94,29 @@ def plan_tiers(
 
 
 def _tasks_grid(
-    chosen: Mapping[RoutedTask, ModelSize], by_task: Mapping[RoutedTask, Mapping[ModelSize, float]], largest: ModelSize
+    tasks: list[RoutedTask],
+    chosen: Mapping[RoutedTask, ModelSize],
+    by_task: Mapping[RoutedTask, Mapping[ModelSize, float]],
+    largest: ModelSize,
 ) -> Grid:
     """The size of each task, what it keeps, and how often it must succeed to cost less than the largest alone."""
     rows = tuple(
         (
-            task.name, task.share, task.floor, size.billions, by_task[task][size],
-            _LEAST.of(usd=size.price, largest_usd=largest.price),
+            task.name, task.share, task.floor, chosen[task].billions, by_task[task][chosen[task]],
+            _LEAST.of(usd=chosen[task].price, largest_usd=largest.price),
         )
-        for task, size in chosen.items()
+        for task in tasks
     )  # fmt: skip
     return Grid("Tasks", ("task", "share", "floor", "billions", "kept_quality", "least_success_share"), rows)
 
 
 def _kept_by(
-    task: RoutedTask, kept: Mapping[ModelSize, float], evaluated: Mapping[float, Mapping[str, float]]
+    task: RoutedTask,
+    kept: Mapping[ModelSize, float],
+    largest: ModelSize,
+    evaluated: Mapping[float, Mapping[str, float]],
 ) -> Mapping[ModelSize, float]:
     """Quality that each size keeps in a task: measured where it was, but for the largest, which all are beside."""
-    largest = max(kept, key=lambda size: size.billions)
     return {
         size: quality if size == largest else evaluated.get(size.billions, {}).get(task.name, quality)
         for size, quality in kept.items()

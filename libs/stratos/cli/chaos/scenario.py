@@ -58,10 +58,9 @@ async def _new_run(
 
 async def run_scenario(target: BreakablePlatform, faults: Sequence[Fault], undisturbed: Streams) -> ChaosRow:
     """Faults at once under streams, and the platform's return from them; without any, the streams alone."""
-    gateway_faults = [fault.kind for fault in faults if fault.target.startswith("gateway")]
+    gateway_faults = [fault for fault in faults if fault.target.startswith("gateway")]
     are_recorded = bool(gateway_faults) or any(fault.kind in SWEEPING for fault in faults)
-    silences = [fault.lasting_s / 2 for fault in faults if fault.kind in SILENT and fault.target.startswith("gateway")]
-    patience_s = min(silences, default=TIMEOUT_S)
+    patience_s = min((fault.lasting_s / 2 for fault in gateway_faults if fault.kind in SILENT), default=TIMEOUT_S)
     run = await _new_run(target, f"s{time.monotonic_ns()}", are_recorded=are_recorded, patience_s=patience_s)
     proofs = [f"without {', '.join(target.without)}, which the model refuses"] if target.without else []
     problems: list[str] = []
@@ -103,7 +102,7 @@ async def run_scenario(target: BreakablePlatform, faults: Sequence[Fault], undis
         if not any(fault.target == "redis" for fault in faults):
             problems += lost_records(run.results.values())
     if gateway_faults:
-        was_felt.append(num_resumed > 0 or not any(kind in LOSING for kind in gateway_faults))
+        was_felt.append(num_resumed > 0 or not any(fault.kind in LOSING for fault in gateway_faults))
     if not sum(open_at_fault):
         problems.append("no stream was open when the fault came")
     if losing and not num_moved and all(was_felt):

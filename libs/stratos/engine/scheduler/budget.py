@@ -73,13 +73,11 @@ class StepBudget:
         self._tokens_left -= count
         self._load = self._load.plus(count, sequence.num_scheduled)
         if is_stream and not self._has_prompt and self._config.step_time_budget_ms:
-            streams_s = self._cost.predict(self._load)
-            self._limit_s = max(self._config.step_time_budget_ms / 1000, STRETCH * streams_s)
+            self._limit_s = _limit_s(self._config, self._cost.predict(self._load))
 
     def _fits(self, count: int, start: int) -> bool:
         load = self._load.plus(count, start)
-        is_known = load.tokens <= max(COLD_TOKENS, 2 * self._cost.max_step_tokens)
-        return is_known and self._cost.predict(load) <= self._limit_s
+        return load.tokens <= _known_tokens(self._cost) and self._cost.predict(load) <= self._limit_s
 
     def _max_tokens(self, start: int, max_count: int) -> int:
         """Largest count up to ``max_count`` that fits the time; the prediction grows with the count."""
@@ -103,9 +101,18 @@ def draft_room(config: SchedulerConfig, cost: StepCostModel, load: StepLoad) -> 
     """
     left = config.token_budget - load.tokens
     if config.step_time_budget_ms:
-        left = min(left, max(COLD_TOKENS, 2 * cost.max_step_tokens) - load.tokens)
+        left = min(left, _known_tokens(cost) - load.tokens)
         streams_s, token_s = cost.predict(load), cost.coefficients.token_s
         if token_s > 0:
-            limit_s = max(config.step_time_budget_ms / 1000, STRETCH * streams_s)
-            left = min(left, int((limit_s - streams_s) / token_s))
+            left = min(left, int((_limit_s(config, streams_s) - streams_s) / token_s))
     return max(0, left)
+
+
+def _limit_s(config: SchedulerConfig, streams_s: float) -> float:
+    """Longest time of a step whose streams alone take so long."""
+    return max(config.step_time_budget_ms / 1000, STRETCH * streams_s)
+
+
+def _known_tokens(cost: StepCostModel) -> int:
+    """Tokens of a step up to which the fit is trusted."""
+    return max(COLD_TOKENS, 2 * cost.max_step_tokens)

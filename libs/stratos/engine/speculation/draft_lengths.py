@@ -140,11 +140,9 @@ class DraftLengths:
             return [0] * len(offered)
         rate = load.tokens / step_s
         lengths = _lengths(offered, MARGIN * rate * token_s)
-        gained = sum(_expected(chance, count) for (chance, _), count in zip(offered, lengths, strict=True))
-        faster = (load.tokens + gained) / (step_s + sum(lengths) * token_s)
+        faster = (load.tokens + _gained(offered, lengths)) / (step_s + sum(lengths) * token_s)
         lengths = _lengths(offered, MARGIN * max(rate, faster) * token_s)
-        gained = sum(_expected(chance, count) for (chance, _), count in zip(offered, lengths, strict=True))
-        pays = gained / rate > MARGIN * (sum(lengths) * token_s + self._edge_s(load.tokens))
+        pays = _gained(offered, lengths) / rate > MARGIN * (sum(lengths) * token_s + self._edge_s(load.tokens))
         return lengths if pays else [0] * len(offered)
 
     def promised_s(self, load: StepLoad, chance: float, count: int, drafting_s: float) -> float:
@@ -182,6 +180,11 @@ def _lengths(offered: list[tuple[float, int]], least: float) -> list[int]:
             count, reached = count + 1, reached * chance
         lengths.append(count)
     return lengths
+
+
+def _gained(offered: list[tuple[float, int]], lengths: list[int]) -> float:
+    """Accepted tokens of all drafts."""
+    return sum(_expected(chance, count) for (chance, _), count in zip(offered, lengths, strict=True))
 
 
 def _expected(chance: float, count: int) -> float:

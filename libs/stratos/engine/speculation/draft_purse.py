@@ -16,9 +16,13 @@ class DraftPurse:
     """The purse of one engine."""
 
     def __init__(self) -> None:
-        self._left_s = self._credit_s = CREDIT_S
+        self._left_s = CREDIT_S
         self.busy_s, self._num_steps = 0.0, 0
         """Time of all steps, and how many they were."""
+
+    @property
+    def _credit_s(self) -> float:
+        return min(CREDIT_S, CREDIT_STEPS * self.busy_s / max(1, self._num_steps) or CREDIT_S)
 
     @property
     def may_begin(self) -> bool:
@@ -33,7 +37,6 @@ class DraftPurse:
     def pass_step(self, seconds: float) -> None:
         """Note a step that took so long."""
         self.busy_s, self._num_steps = self.busy_s + seconds, self._num_steps + 1
-        self._credit_s = min(CREDIT_S, CREDIT_STEPS * self.busy_s / self._num_steps or CREDIT_S)
         self.settle(0.0, SHARE * seconds)
 
     def settle(self, cost_s: float, saved_s: float) -> None:

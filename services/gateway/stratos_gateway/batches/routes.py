@@ -104,11 +104,8 @@ class BatchRoutes:
         file = await store.files.find(tenant.id, head.input_file_id)
         await self._check(tenant, head, file)
         assert file is not None, "checked"
-        num_lines, num_slices = (
-            int(file.facts["lines"]),
-            len(orjson.loads(await store.files.read_index(tenant.id, file))),
-        )
-        if not await store.create(tenant.id, batch_id, head, num_lines, num_slices, self._config.window_s):
+        num_lines, index = int(file.facts["lines"]), orjson.loads(await store.files.read_index(tenant.id, file))
+        if not await store.create(tenant.id, batch_id, head, num_lines, len(index), self._config.window_s):
             raise ConcurrencyLimited(f"the tenant has {self._config.tenant_batches} batches, its limit")
 
     async def _check(self, tenant: Tenant, head: BatchHead, file: StoredFile | None) -> None:

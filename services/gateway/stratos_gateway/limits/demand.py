@@ -23,8 +23,8 @@ class Demand:
         self._smoothed = 0.0
         self._largest = 0.0
         self._refused: tuple[float, float] | None = None
-        self._waiting: list[float] = []
-        self._held_up: list[Callable[[], bool]] = []
+        self._waiting: list[tuple[float, Callable[[], bool]]] = []
+        """Cost of each request that waits, and whether it lacks that of an earlier limit."""
 
     def note(self, cost: float, now: float) -> None:
         """A request came; its cost fades over ``_DEMAND_S``."""
@@ -41,23 +41,22 @@ class Demand:
     @contextmanager
     def waiting_for(self, cost: float, is_held_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
         """A request waits for the amount; ``is_held_up`` says whether it lacks that of an earlier limit."""
-        self._waiting.append(cost)
-        self._held_up.append(is_held_up)
+        request = cost, is_held_up
+        self._waiting.append(request)
         try:
             yield
         finally:
-            self._waiting.remove(cost)
-            self._held_up.remove(is_held_up)
+            self._waiting.remove(request)
 
     @property
     def is_held_up(self) -> bool:
         """All that wait lack something of an earlier limit: what is here serves none of them."""
-        return bool(self._held_up) and all(is_held_up() for is_held_up in self._held_up)
+        return bool(self._waiting) and all(is_held_up() for _, is_held_up in self._waiting)
 
     @property
     def waiting(self) -> float:
         """All that is waited for."""
-        return sum(self._waiting)
+        return sum(cost for cost, _ in self._waiting)
 
     @property
     def largest(self) -> float:
@@ -75,5 +74,5 @@ class Demand:
     def least(self, now: float) -> float:
         """The smallest amount that is waited for, or was refused a moment ago; 0 where there is none."""
         if self._waiting:
-            return min(self._waiting)
+            return min(cost for cost, _ in self._waiting)
         return 0.0 if self._refused is None or now - self._refused[1] > _MEMORY_S else self._refused[0]
