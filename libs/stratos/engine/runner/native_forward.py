@@ -2,13 +2,15 @@
 
 A step that returns to Python between operations gives Python's lock away some hundred times, and each time may wait
 milliseconds until another thread hands it back.  Here it is given away once.  The kernels and the bits are the same.
-Steps with adapters take the layered pass; so do models with experts, for which this pass is not built.
+Steps with adapters take the layered pass; so do models with experts, for which this pass is not built.  While inputs
+are kept (``KeptInputs``) so are the arguments of the call, which point to them.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -66,6 +68,32 @@ def _argument(linear: Linear | None) -> LinearWeight:
         return LinearWeight()
     assert isinstance(linear, NativeProduct)
     return linear.argument
+
+
+@dataclass(slots=True)
+class _LaidOut:
+    """Arguments of the last call, as far as they outlive it, and what keeps their memory alive."""
+
+    inputs: StepInputs
+    threads: int
+    logits: Tensor | None
+    is_finite: np.ndarray
+    columns: ctypes.Array[AttentionStep]
+    step: NativeStep | None
+    """Arguments of attention that can be moved on; ``None`` where they cannot."""
+    num_moves: int
+    """Moves of the inputs that the arguments have seen."""
+    positions: np.ndarray
+    held: object
+
+    def move(self, inputs: StepInputs, threads: int) -> bool:
+        """Let the arguments be those of kept inputs, whose tensors they point to; ``False``: they have to be set."""
+        step, is_next = self.step, inputs is self.inputs and inputs.num_moves == self.num_moves + 1
+        if step is None or not is_next or threads != self.threads:
+            return False
+        self.num_moves += 1
+        self.columns[0].threads = threads  # the kernel takes fewer where there is little to do
+        return step.move(self.positions, inputs.spans, inputs.grown)
 
 
 class NativeForward(Forward):
@@ -126,10 +154,21 @@ class NativeForward(Forward):
             config.hidden_size, wide, narrow, len(ropes) * config.head_dim, decoder.embedding.dtype
         )
         self._logits = np.empty((0, self._model.head.stride), dtype=np.float32)
+        self._laid: _LaidOut | None = None
 
     def run(self, inputs: StepInputs) -> ForwardResult:
         if inputs.lora is not None:
             return self._layered.run(inputs)
+        threads, laid = torch.get_num_threads(), self._laid
+        if laid is None or not laid.move(inputs, threads):
+            self._laid = None  # its buffers may go
+            laid = self._laid = self._lay_out(inputs, threads)
+        self._library.forward(ctypes.byref(self._model), ctypes.byref(self._buffers.arguments))
+        logits = None if laid.logits is None else self._decoder.finished(laid.logits)
+        return ForwardResult(self._buffers.residual, logits, laid.is_finite)
+
+    def _lay_out(self, inputs: StepInputs, threads: int) -> _LaidOut:
+        """Set all arguments of the call."""
         num_tokens, num_sampled = inputs.token_ids.shape[0], len(inputs.sampled_rows)
         self._buffers.reserve(num_tokens)
         if num_sampled > len(self._logits):
@@ -143,17 +182,19 @@ class NativeForward(Forward):
         arguments = self._buffers.arguments
         columns = (AttentionStep * len(steps))(*(step.arguments for step in steps))
         arguments.step, arguments.num_steps = ctypes.addressof(columns), len(steps)
-        positions = inputs.positions
+        rope, positions = None, inputs.positions
         if self._on_demand is not None:  # the step's own rows are the table
             rope, positions = self._on_demand.rows(positions), torch.arange(num_tokens)
             self._set_tables([rope])
         arguments.token_ids, arguments.positions = inputs.token_ids.data_ptr(), positions.data_ptr()
         arguments.sampled, arguments.num_sampled = sampled.ctypes.data, num_sampled
         arguments.logits, arguments.is_finite = self._logits.ctypes.data, is_finite.ctypes.data
-        arguments.threads = torch.get_num_threads()
-        self._library.forward(ctypes.byref(self._model), ctypes.byref(arguments))
-        logits = self._decoder.finished(torch.from_numpy(self._logits[:num_sampled])) if num_sampled else None
-        return ForwardResult(self._buffers.residual, logits, is_finite)
+        arguments.threads = threads
+        logits = torch.from_numpy(self._logits[:num_sampled]) if num_sampled else None
+        can_move = self._groups is None and self._on_demand is None and self._columns[0].can_move
+        held, step = (steps, rope, positions, sampled), steps[0] if can_move else None
+        moves, positions = inputs.num_moves, inputs.positions
+        return _LaidOut(inputs, threads, logits, is_finite, columns, step, moves, positions.numpy(), held)
 
     def _steps(self, rows: list[RowSpan]) -> list[NativeStep]:
         if self._groups is None:
