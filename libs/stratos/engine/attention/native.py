@@ -49,7 +49,7 @@ class NativeStep:
     facts: np.ndarray
     """int64 [rows, 4]: begin, tokens, start, and where its table lies in ``tables``."""
     tables: np.ndarray
-    buffers: tuple[np.ndarray, ...]
+    buffers: tuple[np.ndarray | Tensor, ...]
     rope: RopeRows | None = None
 
     def move(self, positions: np.ndarray, spans: Sequence[RowSpan], grown: Sequence[int]) -> bool:

@@ -192,9 +192,17 @@ class NativeForward(Forward):
         arguments.threads = threads
         logits = torch.from_numpy(self._logits[:num_sampled]) if num_sampled else None
         can_move = self._groups is None and self._on_demand is None and self._columns[0].can_move
-        held, step = (steps, rope, positions, sampled), steps[0] if can_move else None
-        moves, positions = inputs.num_moves, inputs.positions
-        return _LaidOut(inputs, threads, logits, is_finite, columns, step, moves, positions.numpy(), held)
+        return _LaidOut(
+            inputs=inputs,
+            threads=threads,
+            logits=logits,
+            is_finite=is_finite,
+            columns=columns,
+            step=steps[0] if can_move else None,
+            num_moves=inputs.num_moves,
+            positions=inputs.positions.numpy(),
+            held=(steps, rope, positions, sampled),
+        )
 
     def _steps(self, rows: list[RowSpan]) -> list[NativeStep]:
         if self._groups is None:
