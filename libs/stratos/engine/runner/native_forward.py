@@ -83,7 +83,6 @@ class _LaidOut:
     """Arguments of attention that can be moved on; ``None`` where they cannot."""
     num_moves: int
     """Moves of the inputs that the arguments have seen."""
-    positions: np.ndarray
     held: object
 
     def move(self, inputs: StepInputs, threads: int) -> bool:
@@ -93,7 +92,7 @@ class _LaidOut:
             return False
         self.num_moves += 1
         self.columns[0].threads = threads  # the kernel takes fewer where there is little to do
-        return step.move(self.positions, inputs.spans, inputs.grown)
+        return step.move(inputs.spans, inputs.grown)
 
 
 class NativeForward(Forward):
@@ -106,6 +105,9 @@ class NativeForward(Forward):
         layered: computes steps with adapters.
         groups: what the columns are of, where they are several.
     """
+
+    is_bare = True
+    _laid: _LaidOut | None
 
     def __init__(
         self,
@@ -154,7 +156,7 @@ class NativeForward(Forward):
             config.hidden_size, wide, narrow, len(ropes) * config.head_dim, decoder.embedding.dtype
         )
         self._logits = np.empty((0, self._model.head.stride), dtype=np.float32)
-        self._laid: _LaidOut | None = None
+        self._finishes_logits, self._laid = decoder.finishes_logits, None
 
     def run(self, inputs: StepInputs) -> ForwardResult:
         if inputs.lora is not None:
@@ -164,8 +166,10 @@ class NativeForward(Forward):
             self._laid = None  # its buffers may go
             laid = self._laid = self._lay_out(inputs, threads)
         self._library.forward(ctypes.byref(self._model), ctypes.byref(self._buffers.arguments))
-        logits = None if laid.logits is None else self._decoder.finished(laid.logits)
-        return ForwardResult(self._buffers.residual, logits, laid.is_finite)
+        if laid.logits is not None and self._finishes_logits:
+            with torch.inference_mode():
+                self._decoder.finished(laid.logits)
+        return ForwardResult(self._buffers.residual, laid.logits, laid.is_finite)
 
     def _lay_out(self, inputs: StepInputs, threads: int) -> _LaidOut:
         """Set all arguments of the call."""
@@ -200,7 +204,6 @@ class NativeForward(Forward):
             columns=columns,
             step=steps[0] if can_move else None,
             num_moves=inputs.num_moves,
-            positions=inputs.positions.numpy(),
             held=(steps, rope, positions, sampled),
         )
 
