@@ -5,7 +5,7 @@
 Three random models of one shape: all layers see the whole context, all have a window, or two of three have one.  Each
 runs on a platform with one prefill and two decode workers.  The first request is computed by the prefill worker, and
 its KV is handed over; the second finds it in the decode worker's cache.  Taken are the time to the first token of both,
-the time between tokens, the path of the prompt, and the memory that each worker has before and after.
+the path of the prompt, and the memory and the KV blocks that each worker has.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from random import Random
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -32,6 +30,7 @@ from safetensors.torch import save_file
 from scripts.bench.harness import MODEL, flag, run_bench, show
 from scripts.bench.terms import apply_terms
 from stratos.cli.local.running import find_platform, list_processes
+from stratos.cli.status import read_status
 from stratos.engine.settings import RunnerConfig
 from stratos.quality.scored_model import MAX_STREAMS, ScoredModel
 from stratos.reproduce.load.local_platform import Platform, running_platform
@@ -55,7 +54,8 @@ MODELS: Mapping[str, dict[str, Any]] = {
 def write_long_model(folder: Path, kind: str, context: int) -> Path:
     """Write one of ``MODELS`` with so long a context; returns its folder."""
     folder.mkdir(parents=True)
-    config = {**config_json(SHAPE), "max_position_embeddings": context, **MODELS[kind]}
+    own = {"max_position_embeddings": context, "eos_token_id": SHAPE["vocab_size"] - 1}
+    config = {**config_json(SHAPE), **own, **MODELS[kind]}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     weights = {name: w * GAIN if name.endswith("_proj.weight") else w for name, w in tensors(SHAPE).items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -85,15 +85,12 @@ class Answer:
 
     tokens: list[int]
     ttft_s: float
-    itl_ms: float
-    """Median of the times between tokens."""
     receipt: dict[str, Any]
 
     def row(self) -> dict[str, Any]:
         """Figures of the document."""
         names = ("prefill_path", "transferred_tokens", "prefix_match_tokens", "recomputed_tokens")
-        times = {"ttft_s": round(self.ttft_s, 3), "itl_ms": round(self.itl_ms, 2)}
-        return {**times, **{name: self.receipt[name] for name in names}}
+        return {"ttft_s": round(self.ttft_s, 3), **{name: self.receipt[name] for name in names}}
 
 
 def ask(platform: Platform, model: str, prompt: list[int], num_tokens: int) -> Answer:
@@ -117,9 +114,8 @@ def ask(platform: Platform, model: str, prompt: list[int], num_tokens: int) -> A
         url = f"/requests/{answer.headers['x-request-id']}/receipt"
         while (told := client.get(url)).status_code == 404:
             time.sleep(0.1)
-    gaps = [later - sooner for sooner, later in pairwise(times)]
     (receipt,) = told.raise_for_status().json()["generations"]
-    return Answer(tokens=tokens, ttft_s=times[0] - begun, itl_ms=1e3 * median(gaps), receipt=receipt)
+    return Answer(tokens=tokens, ttft_s=times[0] - begun, receipt=receipt)
 
 
 def worker_memory(data_dir: Path) -> dict[str, int]:
@@ -132,6 +128,13 @@ def worker_memory(data_dir: Path) -> dict[str, int]:
             family = (worker, *worker.children(recursive=True))
             found[view.name] = sum(process.memory_info().rss for process in family) >> 20
     return found
+
+
+def worker_blocks(data_dir: Path) -> dict[str, int]:
+    """KV blocks that each worker holds, in use or cached, by the worker's name."""
+    fleet = asyncio.run(read_status(find_platform(data_dir), 60.0)).fleet
+    ledgers = {w.ref.worker_id: w.status.engine.blocks for w in (fleet.workers if fleet else ()) if w.status}
+    return {name: ledger.total - ledger.free for name, ledger in ledgers.items()}
 
 
 def measure(kind: str, prompt_tokens: int, num_tokens: int) -> dict[str, Any]:
@@ -147,13 +150,14 @@ def measure(kind: str, prompt_tokens: int, num_tokens: int) -> dict[str, Any]:
             apply_terms(data_dir, {"plans": {"long": plan}, "tenants": {"default": {"plan": "long"}}})
             load, idle = os.getloadavg()[0], worker_memory(data_dir)
             cold, hit = (ask(platform, kind, prompt, num_tokens) for _ in range(2))
-            held = worker_memory(data_dir)
+            held, blocks = worker_memory(data_dir), worker_blocks(data_dir)
         expected = engine_tokens(folder, prompt, num_tokens)
     row = {
         "model": kind, "prompt_tokens": prompt_tokens, "load_average": round(load, 1), "cold": cold.row(),
         "hit": hit.row(), "hit_to_cold_ttft": round(hit.ttft_s / cold.ttft_s, 4), "worker_mib_before": idle,
-        "worker_mib_after": held, "num_tokens": len(expected), "num_unlike_tokens": len(set(expected)),
-        "equals_one_engine": cold.tokens == hit.tokens == expected,
+        "worker_mib_after": held, "worker_blocks_after": blocks, "num_tokens": len(expected),
+        "num_unlike_tokens": len(set(expected)),
+        "equals_one_engine": cold.tokens == hit.tokens == expected and len(expected) == num_tokens,
     }  # fmt: skip
     show(row)
     return row

@@ -118,6 +118,33 @@ def test_the_text_part_of_a_model_that_sees_images_is_served(
     assert stream.tokens[len(PROMPT) :] == greedy_reference(model, PROMPT, 12)
 
 
+def test_layers_that_draft_are_not_read_and_others_behind_the_last_are_refused(tmp_path: Path) -> None:
+    prefix, changes = FAMILIES["glm4-moe"]
+    model = save_tiny(tmp_path, prefix, **changes)
+    file, drafting = tmp_path / "model.safetensors", "model.layers.2.eh_proj.weight"
+    tensors = load_file(file)
+    save_file({**tensors, drafting: torch.ones(2, 2)}, file)
+    assert (
+        teacher_forced(load_runner(tmp_path), PROMPT, 41)[-1] - reference_logprobs(model, PROMPT)[-1]
+    ).abs().max() < TOLERANCE
+    save_file({**tensors, "model.layers.3.eh_proj.weight": torch.ones(2, 2)}, file)
+    with pytest.raises(InvalidCheckpoint, match=r"model\.layers\.3\.eh_proj\.weight"):
+        load_runner(tmp_path)
+
+
+def test_a_dynamic_rotation_is_that_of_the_longest_context_that_is_served(tmp_path: Path) -> None:
+    parameters = {"rope_type": "dynamic", "rope_theta": 500.0, "factor": 2.0}
+    model = save_tiny(tmp_path, "Llama", rope_parameters=parameters, head_dim=16, max_position_embeddings=32)
+    long = [(i * 37 + 11) % 97 for i in range(64)]
+    found = {longest: load_runner(tmp_path, max_model_len=longest) for longest in (0, 64, 32)}
+    assert found[0].info.max_model_len == 64
+    for longest, prompt in ((0, long), (64, long), (32, long[:31])):
+        reference = reference_logprobs(model, prompt)[-1]
+        assert (teacher_forced(found[longest], prompt, 7)[-1] - reference).abs().max() < TOLERANCE
+    keys = {runner.info.identity.rope_variant for runner in found.values()}
+    assert len(keys) == 2
+
+
 @pytest.mark.parametrize(
     ("name", "targets"),
     [("phi4-mini", ["qkv_proj", "o_proj", "gate_up_proj"]), ("glm4", ["q_proj", "k_proj", "v_proj", "gate_up_proj"])],

@@ -53,6 +53,13 @@ YARN_ROPE = {
 }
 UNTIED = {"tie_word_embeddings": False}
 EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+SIGMOID = {
+    "head_dim": 12,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "routed_scaling_factor": 2.5,
+}
 SPECIAL = {"pad_token_id": 0}
 GROUPS_OF_7 = {"num_attention_heads": 7, "num_key_value_heads": 1}
 TWO_GROUPS_OF_7 = {"num_attention_heads": 14, "num_key_value_heads": 2}
@@ -178,6 +185,36 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "qwen2-moe": ("Qwen2Moe", {**EXPERTS, "head_dim": None, "shared_expert_intermediate_size": 40, **UNTIED}),
+    "qwen2-moe-windows": (
+        "Qwen2Moe",
+        {
+            **EXPERTS,
+            "head_dim": None,
+            "shared_expert_intermediate_size": 24,
+            "num_hidden_layers": 3,
+            "mlp_only_layers": [1],
+            "use_sliding_window": True,
+            "sliding_window": 7,
+            "max_window_layers": 2,
+            "qkv_bias": False,
+        },
+    ),
+    "glm4-moe": ("Glm4Moe", {**SIGMOID, "use_qk_norm": True, **UNTIED}),
+    "glm4-moe-groups": (
+        "Glm4Moe",
+        {
+            **SIGMOID,
+            "attention_bias": True,
+            "n_routed_experts": 8,
+            "n_group": 4,
+            "topk_group": 2,
+            "num_experts_per_tok": 3,
+            "n_shared_experts": 2,
+            "first_k_dense_replace": 2,
+            "num_hidden_layers": 3,
+        },
+    ),
     "glm": ("Glm", {"head_dim": 12, "attention_bias": True, **SPECIAL}),
     "glm4": ("Glm4", {"head_dim": 12, "attention_bias": True, **SPECIAL, **UNTIED}),
     "gpt-oss": (
@@ -238,6 +275,9 @@ def save_tiny(
                 parameter.add_(torch.randn_like(parameter) * 0.1)
             elif name.endswith(("mlp.gate.weight", "mlp.router.weight")):
                 parameter.copy_(torch.randn_like(parameter) * 0.3)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(torch.randn_like(buffer) * 0.2)
     model.save_pretrained(path, max_shard_size=max_shard_size, save_original_format=not is_stacked)
     return model
 

@@ -14,6 +14,17 @@ WHOLES = ("architectures", "tie_word_embeddings")
 """Fields that hold for the whole model: its class, and whether its output layer is the embedding of its text part."""
 
 
+def context_length(config: Mapping[str, Any], positions: int) -> int:
+    """Longest sequence of a model that states so many positions: a dynamic rotation serves ``factor`` times as many."""
+    stated = config.get("rope_scaling") or config.get("rope_parameters")
+    parameters = stated if isinstance(stated, Mapping) else {}
+    factor = parameters.get("factor")
+    is_growing = (parameters.get("rope_type") or parameters.get("type")) == "dynamic"
+    if not is_growing or isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= 1024:
+        return positions
+    return int(positions * factor)
+
+
 def text_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of the text model: those of ``text_config`` before those around it; without one, all as they are.
 
