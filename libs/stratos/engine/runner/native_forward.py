@@ -2,7 +2,7 @@
 
 A step that returns to Python between operations gives Python's lock away some hundred times, and each time may wait
 milliseconds until another thread hands it back.  Here it is given away once.  The kernels and the bits are the same.
-Steps with adapters take the layered pass; so do models with experts, for which this pass is not built.
+Models with experts take the layered pass, as this one is not built for them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.native_linear import NativeProduct
 from stratos.engine.layers.native_ops import NativeOps
 from stratos.engine.layers.rotary import RopeRows, RotaryTable, StreamingRotary
+from stratos.engine.lora.native import NativeAdapters
 from stratos.engine.models.decoder import Decoder, DecoderLayer
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.native.structures import (
@@ -35,16 +36,17 @@ from stratos.engine.native.structures import (
 )
 from stratos.engine.runner.forward import Forward, ForwardResult, LayeredForward
 from stratos.engine.runner.step_inputs import StepInputs
+from stratos.engine.switches import KernelSwitches
 
 
 def make_forward(
-    decoder: Decoder, attention: AttentionBackend, library: NativeLibrary | None, *, is_whole: bool
+    decoder: Decoder, attention: AttentionBackend, library: NativeLibrary | None, switches: KernelSwitches
 ) -> Forward:
     """The pass in one call where it is wanted and every part of the model has a kernel, else the layered one."""
     layered = LayeredForward(decoder, attention)
     parts = attention.backends if isinstance(attention, GroupedAttention) else [attention]
     columns = [part for part in parts if isinstance(part, NativePagedAttention)]
-    if not is_whole or library is None or len(columns) < len(parts):
+    if not switches.whole_step or library is None or len(columns) < len(parts):
         return layered
     linears = [linear for layer in decoder.layers for linear in _linears(layer)]
     if decoder.lm_head is not None:
@@ -52,7 +54,7 @@ def make_forward(
     if not isinstance(decoder.ops, NativeOps) or not all(isinstance(linear, NativeProduct) for linear in linears):
         return layered
     groups = attention if isinstance(attention, GroupedAttention) else None
-    return NativeForward(library, decoder, columns, layered, groups)
+    return NativeForward(library, decoder, columns, layered, groups, takes_adapters=switches.whole_step_adapters)
 
 
 def _linears(layer: DecoderLayer) -> list[Linear | None]:
@@ -75,8 +77,9 @@ class NativeForward(Forward):
         library: the compiled kernels.
         decoder: the model; kept, since the kernels read its weights.
         columns: attention over the pages of each column of layers.
-        layered: computes steps with adapters.
+        layered: computes steps with adapters that this pass does not take.
         groups: what the columns are of, where they are several.
+        takes_adapters: ablation switch.
     """
 
     def __init__(
@@ -86,9 +89,13 @@ class NativeForward(Forward):
         columns: list[NativePagedAttention],
         layered: LayeredForward,
         groups: GroupedAttention | None = None,
+        *,
+        takes_adapters: bool = True,
     ) -> None:
         self._library, self._decoder, self._layered = library, decoder, layered
         self._columns, self._groups = columns, groups
+        dtype = decoder.embedding.dtype
+        self._adapters = NativeAdapters(decoder.config.num_layers, dtype) if takes_adapters else None
         config, options, first = decoder.config, decoder.config.options, decoder.layers[0]
         assert isinstance(first.mlp, GatedMlp)
         ropes = decoder.rotaries
@@ -112,7 +119,7 @@ class NativeForward(Forward):
             num_layers=config.num_layers,
             hidden=config.hidden_size,
             inner=inner,
-            dtype=DTYPE_CODES[decoder.embedding.dtype],
+            dtype=DTYPE_CODES[dtype],
             num_ropes=len(ropes),
             activation=ACTIVATION_CODES[options.activation],
             eps=config.rms_norm_eps,
@@ -122,14 +129,15 @@ class NativeForward(Forward):
             activation_limit=options.activation_limit,
         )
         wide, narrow = max(_argument(first.qkv).stride, 2 * inner), max(_argument(first.output).k, inner)
-        self._buffers = _Buffers(
-            config.hidden_size, wide, narrow, len(ropes) * config.head_dim, decoder.embedding.dtype
-        )
+        self._buffers = _Buffers(config.hidden_size, wide, narrow, len(ropes) * config.head_dim, dtype)
         self._logits = np.empty((0, self._model.head.stride), dtype=np.float32)
 
     def run(self, inputs: StepInputs) -> ForwardResult:
-        if inputs.lora is not None:
-            return self._layered.run(inputs)
+        lora, adapters = inputs.lora, None
+        if lora is not None:
+            if self._adapters is None or not self._adapters.takes(lora):
+                return self._layered.run(inputs)
+            adapters = self._adapters.step(lora, inputs.token_ids.shape[0])
         num_tokens, num_sampled = inputs.token_ids.shape[0], len(inputs.sampled_rows)
         self._buffers.reserve(num_tokens)
         if num_sampled > len(self._logits):
@@ -150,6 +158,7 @@ class NativeForward(Forward):
         arguments.token_ids, arguments.positions = inputs.token_ids.data_ptr(), positions.data_ptr()
         arguments.sampled, arguments.num_sampled = sampled.ctypes.data, num_sampled
         arguments.logits, arguments.is_finite = self._logits.ctypes.data, is_finite.ctypes.data
+        arguments.adapters = None if adapters is None else ctypes.addressof(adapters)
         arguments.threads = torch.get_num_threads()
         self._library.forward(ctypes.byref(self._model), ctypes.byref(arguments))
         logits = self._decoder.finished(torch.from_numpy(self._logits[:num_sampled])) if num_sampled else None

@@ -232,7 +232,7 @@ class TorchRunner(Runner):
         runner._num_threads = torch.get_num_threads()
         if linear.keeps_codes:
             runner._weights = ReloadableWeights(decoder, files, partial(open_reader, is_checked=True), linear)
-        runner.forward = make_forward(decoder, attention, kernels.library, is_whole=config.kernels.whole_step)
+        runner.forward = make_forward(decoder, attention, kernels.library, config.kernels)
         if info.can_probe:
             runner._known = KnownTokens(info, runner.forward, info.num_blocks, target)
             runner._sums = WeightSums({"model": decoder, "scores": getattr(attention, "scores", scores)})
