@@ -249,6 +249,21 @@ async def until_noted(platform: PlatformProcess, http: httpx.AsyncClient) -> Non
         await eventually(is_noted, "every decode worker is noted")
 
 
+async def check_receipt(http: httpx.AsyncClient, call: Call) -> None:
+    """A gateway that never saw the request shows its receipt, with what was billed."""
+    told = dict[str, Any]()
+
+    async def is_there() -> bool:
+        answer = await http.get(f"/requests/{call.name}/receipt")
+        told.update(answer.json() if answer.status_code == 200 else {})
+        return bool(told.get("billed"))
+
+    await eventually(is_there, f"the receipt of {call.name} is there")
+    [billed] = told["billed"]
+    assert billed["output_tokens"] == call.usage["completion_tokens"]
+    assert told["generations"][0]["output_tokens"] == call.usage["completion_tokens"]
+
+
 async def test_requests_of_gateways_that_die_before_they_can_write_are_billed_once(platform: PlatformProcess) -> None:
     """Redis takes no write while requests end; both gateways are killed before they notice. Workers have the counts."""
     calls = [Call(f"killed-{number}", streamed(600 + number, 20 + number)) for number in range(6)]
@@ -276,3 +291,5 @@ async def test_requests_of_gateways_that_die_before_they_can_write_are_billed_on
             check(call, by_name[call.name])
         assert RequestOutcome.RECOVERED in {entry.outcome for entry in entries}
         await check_sums(ledger)
+    async with client_of(platform) as http:
+        await asyncio.gather(*(check_receipt(http, call) for call in calls))
