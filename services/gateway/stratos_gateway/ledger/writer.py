@@ -31,8 +31,6 @@ from stratos_gateway.metrics import GatewayMetrics
 
 _log = logging.getLogger(__name__)
 _BATCH = 256
-_SETTLE_S = 0.1
-"""Longest that an answer is held for its entry."""
 _SLICES_PER_TURN = 16
 """Batches of the spool that go between two looks at what is new."""
 _TURNS_TO_NEXT_LOOK = 20
@@ -149,7 +147,7 @@ class LedgerWriter:
         if self._is_away:
             return
         try:
-            async with asyncio.timeout(_SETTLE_S):
+            async with asyncio.timeout(self._config.settle_s):
                 if await self._write([own_entry(draft, {}) for draft in drafts], looks=False):
                     return
         except (TimeoutError, DependencyDown, RedisError):
