@@ -191,8 +191,8 @@ class TorchRunner(Runner):
         libraries = libraries_of(used, has_experts=decoder.has_experts)
         names = (attention.name, ops.name, linear.kernel_name, *(rotary.name for rotary in decoder.rotaries))
         need = read_need(config.model_folder(), config.quantization, keeps_codes=keeps)
-        is_coded = keeps or (linear.keeps_codes and not is_widened_by_switch(config.quantization, model))
-        schemes = scheme_parts(weights) if is_coded else ()
+        family, is_widened = linear.code_family, is_widened_by_switch(config.quantization, model)
+        schemes = scheme_parts(weights, family) if keeps or (family and not is_widened) else ()
         info = RunnerInfo(
             identity=KvIdentity(
                 model_digest=files.digest,
