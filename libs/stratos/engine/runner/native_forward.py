@@ -2,8 +2,8 @@
 
 A step that returns to Python between operations gives Python's lock away some hundred times, and each time may wait
 milliseconds until another thread hands it back.  Here it is given away once.  The kernels and the bits are the same.
-Steps with adapters take the layered pass; so do models with experts, for which this pass is not built.  While inputs
-are kept (``KeptInputs``) so are the arguments of the call, which point to them.
+Models with experts take the layered pass, as this one is not built for them.  While inputs are kept (``KeptInputs``)
+so are the arguments of the call, which point to them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.native_linear import NativeProduct
 from stratos.engine.layers.native_ops import NativeOps
 from stratos.engine.layers.rotary import RopeRows, RotaryTable, StreamingRotary
+from stratos.engine.lora.native import NativeAdapters
 from stratos.engine.models.decoder import Decoder, DecoderLayer
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.native.structures import (
@@ -37,16 +38,17 @@ from stratos.engine.native.structures import (
 )
 from stratos.engine.runner.forward import Forward, ForwardResult, LayeredForward
 from stratos.engine.runner.step_inputs import StepInputs
+from stratos.engine.switches import KernelSwitches
 
 
 def make_forward(
-    decoder: Decoder, attention: AttentionBackend, library: NativeLibrary | None, *, is_whole: bool
+    decoder: Decoder, attention: AttentionBackend, library: NativeLibrary | None, switches: KernelSwitches
 ) -> Forward:
     """The pass in one call where it is wanted and every part of the model has a kernel, else the layered one."""
     layered = LayeredForward(decoder, attention)
     parts = attention.backends if isinstance(attention, GroupedAttention) else [attention]
     columns = [part for part in parts if isinstance(part, NativePagedAttention)]
-    if not is_whole or library is None or len(columns) < len(parts):
+    if not switches.whole_step or library is None or len(columns) < len(parts):
         return layered
     linears = [linear for layer in decoder.layers for linear in _linears(layer)]
     if decoder.lm_head is not None:
@@ -54,7 +56,7 @@ def make_forward(
     if not isinstance(decoder.ops, NativeOps) or not all(isinstance(linear, NativeProduct) for linear in linears):
         return layered
     groups = attention if isinstance(attention, GroupedAttention) else None
-    return NativeForward(library, decoder, columns, layered, groups)
+    return NativeForward(library, decoder, columns, layered, groups, takes_adapters=switches.whole_step_adapters)
 
 
 def _linears(layer: DecoderLayer) -> list[Linear | None]:
@@ -102,8 +104,9 @@ class NativeForward(Forward):
         library: the compiled kernels.
         decoder: the model; kept, since the kernels read its weights.
         columns: attention over the pages of each column of layers.
-        layered: computes steps with adapters.
+        layered: computes steps with adapters that this pass does not take.
         groups: what the columns are of, where they are several.
+        takes_adapters: ablation switch.
     """
 
     is_bare = True
@@ -116,9 +119,13 @@ class NativeForward(Forward):
         columns: list[NativePagedAttention],
         layered: LayeredForward,
         groups: GroupedAttention | None = None,
+        *,
+        takes_adapters: bool = True,
     ) -> None:
         self._library, self._decoder, self._layered = library, decoder, layered
         self._columns, self._groups = columns, groups
+        dtype = decoder.embedding.dtype
+        self._adapters = NativeAdapters(decoder.config.num_layers, dtype) if takes_adapters else None
         config, options, first = decoder.config, decoder.config.options, decoder.layers[0]
         assert isinstance(first.mlp, GatedMlp)
         ropes = decoder.rotaries
@@ -142,7 +149,7 @@ class NativeForward(Forward):
             num_layers=config.num_layers,
             hidden=config.hidden_size,
             inner=inner,
-            dtype=DTYPE_CODES[decoder.embedding.dtype],
+            dtype=DTYPE_CODES[dtype],
             num_ropes=len(ropes),
             activation=ACTIVATION_CODES[options.activation],
             eps=config.rms_norm_eps,
@@ -152,18 +159,16 @@ class NativeForward(Forward):
             activation_limit=options.activation_limit,
         )
         wide, narrow = max(_argument(first.qkv).stride, 2 * inner), max(_argument(first.output).k, inner)
-        self._buffers = _Buffers(
-            config.hidden_size, wide, narrow, len(ropes) * config.head_dim, decoder.embedding.dtype
-        )
+        self._buffers = _Buffers(config.hidden_size, wide, narrow, len(ropes) * config.head_dim, dtype)
         self._logits = np.empty((0, self._model.head.stride), dtype=np.float32)
         self._finishes_logits, self._laid = decoder.finishes_logits, None
 
     def run(self, inputs: StepInputs) -> ForwardResult:
-        if inputs.lora is not None:
-            return self._layered.run(inputs)
         threads, laid = torch.get_num_threads(), self._laid
         if laid is None or not laid.move(inputs, threads):
             self._laid = None  # its buffers may go
+            if inputs.lora is not None and not (self._adapters is not None and self._adapters.takes(inputs.lora)):
+                return self._layered.run(inputs)
             laid = self._laid = self._lay_out(inputs, threads)
         self._library.forward(ctypes.byref(self._model), ctypes.byref(self._buffers.arguments))
         if laid.logits is not None and self._finishes_logits:
@@ -193,6 +198,10 @@ class NativeForward(Forward):
         arguments.token_ids, arguments.positions = inputs.token_ids.data_ptr(), positions.data_ptr()
         arguments.sampled, arguments.num_sampled = sampled.ctypes.data, num_sampled
         arguments.logits, arguments.is_finite = self._logits.ctypes.data, is_finite.ctypes.data
+        adapters = None
+        if inputs.lora is not None and self._adapters is not None:
+            adapters = self._adapters.step(inputs.lora, num_tokens)
+        arguments.adapters = None if adapters is None else ctypes.addressof(adapters)
         arguments.threads = threads
         logits = torch.from_numpy(self._logits[:num_sampled]) if num_sampled else None
         can_move = self._groups is None and self._on_demand is None and self._columns[0].can_move
@@ -204,7 +213,7 @@ class NativeForward(Forward):
             columns=columns,
             step=steps[0] if can_move else None,
             num_moves=inputs.num_moves,
-            held=(steps, rope, positions, sampled),
+            held=(steps, rope, positions, sampled, adapters),
         )
 
     def _steps(self, rows: list[RowSpan]) -> list[NativeStep]:

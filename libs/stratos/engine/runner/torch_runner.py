@@ -189,8 +189,8 @@ class TorchRunner(Runner):
         libraries = libraries_of(used, has_experts=decoder.has_experts)
         names = (attention.name, ops.name, linear.kernel_name, *(rotary.name for rotary in decoder.rotaries))
         need = read_need(config.model_folder(), config.quantization, keeps_codes=keeps)
-        is_coded = keeps or (linear.keeps_codes and not is_widened_by_switch(config.quantization, model))
-        schemes = scheme_parts(weights) if is_coded else ()
+        family, is_widened = linear.code_family, is_widened_by_switch(config.quantization, model)
+        schemes = scheme_parts(weights, family) if keeps or (family and not is_widened) else ()
         info = RunnerInfo(
             identity=KvIdentity(
                 model_digest=files.digest,
@@ -237,7 +237,7 @@ class TorchRunner(Runner):
         runner._num_threads = torch.get_num_threads()
         if linear.keeps_codes:
             runner._weights = ReloadableWeights(decoder, files, partial(open_reader, is_checked=True), linear)
-        runner.forward = make_forward(decoder, attention, kernels.library, is_whole=config.kernels.whole_step)
+        runner.forward = make_forward(decoder, attention, kernels.library, config.kernels)
         if info.can_probe:
             runner._known = KnownTokens(info, runner.forward, info.num_blocks, target)
             runner._sums = WeightSums({"model": decoder, "scores": getattr(attention, "scores", scores)})
