@@ -81,7 +81,7 @@ class NativePagedAttention(AttentionBackend):
     is_invariant_by_design = True
     libraries = ()
     can_move = True
-    """What ``unplanned`` gives can be kept for a step whose rows are each a token further."""
+    """Results of ``unplanned`` can be kept for a step whose rows are each a token further."""
 
     def __init__(
         self,
