@@ -23,6 +23,8 @@ class SchedulerSwitches:
     batch_pauses: bool = True
     """Streams of the lowest class leave steps to prompts of classes above it; off computes all of them in one step.
     Needs ``fair_prompts``."""
+    steady_steps: bool = True
+    """Plan a step as the one before while its streams stay the same and nothing waits; off looks at everything."""
     chunked_prefill: bool = True
     """Off computes a prompt in one step, however long it is."""
     host_tier: bool = True
@@ -88,6 +90,9 @@ class KernelSwitches:
     """Norms and the activation by the C++ or Triton kernels, too; off leaves them to torch."""
     native_sampler: bool = True
     """Sample a batch by one call of the C++ kernels on CPU, where setup could build them; off is torch, same tokens."""
+    kept_inputs: bool = True
+    """On CPU, while the rows of a step are those of the one before, each a token further, move its inputs and the
+    arguments of its kernels on; off lays them out again in every step, with the same bits."""
     sorted_adapters: bool = True
     """Sort the rows of a step by adapter once, instead of gathering them in every layer."""
     triton_kernels: bool = False

@@ -2,13 +2,15 @@
 
 A step that returns to Python between operations gives Python's lock away some hundred times, and each time may wait
 milliseconds until another thread hands it back.  Here it is given away once.  The kernels and the bits are the same.
-Models with experts take the layered pass, as this one is not built for them.
+Models with experts take the layered pass, as this one is not built for them.  While inputs are kept (``KeptInputs``)
+so are the arguments of the call, which point to them.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -68,6 +70,32 @@ def _argument(linear: Linear | None) -> LinearWeight:
         return LinearWeight()
     assert isinstance(linear, NativeProduct)
     return linear.argument
+
+
+@dataclass(slots=True)
+class _LaidOut:
+    """Arguments of the last call, as far as they outlive it, and what keeps their memory alive."""
+
+    inputs: StepInputs
+    threads: int
+    logits: Tensor | None
+    is_finite: np.ndarray
+    columns: ctypes.Array[AttentionStep]
+    step: NativeStep | None
+    """Arguments of attention that can be moved on; ``None`` where they cannot."""
+    num_moves: int
+    """Moves of the inputs that the arguments have seen."""
+    positions: np.ndarray
+    held: object
+
+    def move(self, inputs: StepInputs, threads: int) -> bool:
+        """Let the arguments be those of kept inputs, whose tensors they point to; ``False``: they have to be set."""
+        step, is_next = self.step, inputs is self.inputs and inputs.num_moves == self.num_moves + 1
+        if step is None or not is_next or threads != self.threads:
+            return False
+        self.num_moves += 1
+        self.columns[0].threads = threads  # the kernel takes fewer where there is little to do
+        return step.move(self.positions, inputs.spans, inputs.grown)
 
 
 class NativeForward(Forward):
@@ -131,13 +159,21 @@ class NativeForward(Forward):
         wide, narrow = max(_argument(first.qkv).stride, 2 * inner), max(_argument(first.output).k, inner)
         self._buffers = _Buffers(config.hidden_size, wide, narrow, len(ropes) * config.head_dim, dtype)
         self._logits = np.empty((0, self._model.head.stride), dtype=np.float32)
+        self._laid: _LaidOut | None = None
 
     def run(self, inputs: StepInputs) -> ForwardResult:
-        lora, adapters = inputs.lora, None
-        if lora is not None:
-            if self._adapters is None or not self._adapters.takes(lora):
+        threads, laid = torch.get_num_threads(), self._laid
+        if laid is None or not laid.move(inputs, threads):
+            self._laid = None  # its buffers may go
+            if inputs.lora is not None and not (self._adapters is not None and self._adapters.takes(inputs.lora)):
                 return self._layered.run(inputs)
-            adapters = self._adapters.step(lora, inputs.token_ids.shape[0])
+            laid = self._laid = self._lay_out(inputs, threads)
+        self._library.forward(ctypes.byref(self._model), ctypes.byref(self._buffers.arguments))
+        logits = None if laid.logits is None else self._decoder.finished(laid.logits)
+        return ForwardResult(self._buffers.residual, logits, laid.is_finite)
+
+    def _lay_out(self, inputs: StepInputs, threads: int) -> _LaidOut:
+        """Set all arguments of the call."""
         num_tokens, num_sampled = inputs.token_ids.shape[0], len(inputs.sampled_rows)
         self._buffers.reserve(num_tokens)
         if num_sampled > len(self._logits):
@@ -151,18 +187,31 @@ class NativeForward(Forward):
         arguments = self._buffers.arguments
         columns = (AttentionStep * len(steps))(*(step.arguments for step in steps))
         arguments.step, arguments.num_steps = ctypes.addressof(columns), len(steps)
-        positions = inputs.positions
+        rope, positions = None, inputs.positions
         if self._on_demand is not None:  # the step's own rows are the table
             rope, positions = self._on_demand.rows(positions), torch.arange(num_tokens)
             self._set_tables([rope])
         arguments.token_ids, arguments.positions = inputs.token_ids.data_ptr(), positions.data_ptr()
         arguments.sampled, arguments.num_sampled = sampled.ctypes.data, num_sampled
         arguments.logits, arguments.is_finite = self._logits.ctypes.data, is_finite.ctypes.data
+        adapters = None
+        if inputs.lora is not None and self._adapters is not None:
+            adapters = self._adapters.step(inputs.lora, num_tokens)
         arguments.adapters = None if adapters is None else ctypes.addressof(adapters)
-        arguments.threads = torch.get_num_threads()
-        self._library.forward(ctypes.byref(self._model), ctypes.byref(arguments))
-        logits = self._decoder.finished(torch.from_numpy(self._logits[:num_sampled])) if num_sampled else None
-        return ForwardResult(self._buffers.residual, logits, is_finite)
+        arguments.threads = threads
+        logits = torch.from_numpy(self._logits[:num_sampled]) if num_sampled else None
+        can_move = self._groups is None and self._on_demand is None and self._columns[0].can_move
+        return _LaidOut(
+            inputs=inputs,
+            threads=threads,
+            logits=logits,
+            is_finite=is_finite,
+            columns=columns,
+            step=steps[0] if can_move else None,
+            num_moves=inputs.num_moves,
+            positions=inputs.positions.numpy(),
+            held=(steps, rope, positions, sampled, adapters),
+        )
 
     def _steps(self, rows: list[RowSpan]) -> list[NativeStep]:
         if self._groups is None:
