@@ -22,12 +22,13 @@ from stratos.engine.attention.backend import RowSpan
 from stratos.engine.attention.context_parts import ContextParts
 from stratos.engine.attention.projections import QkNorm
 from stratos.engine.attention.triton_paged import Shapes, TritonPagedAttention
-from stratos.engine.checkpoint.weight_schemes import LinearScheme
+from stratos.engine.checkpoint.weight_schemes import BYTE_ROWS, LinearScheme
 from stratos.engine.layers.rotary import RopeRows
 from stratos.engine.layers.triton_ops import TritonOps
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.runner.cuda.tables import DeviceTables
 from stratos.engine.triton_kernels import lora, sampling, split_sampling
+from stratos.engine.triton_kernels.codes.byte_products import byte_codes_linear
 from stratos.engine.triton_kernels.codes.packing import packed
 from stratos.engine.triton_kernels.codes.products import FEW_ROWS, MANY_ROWS, codes_linear
 from stratos.engine.triton_kernels.experts import experts_linear
@@ -128,6 +129,10 @@ def _codes(dtype: torch.dtype) -> None:
         weight = packed(made, CPU, dtype)
         for rows in (FEW_ROWS, MANY_ROWS):
             codes_linear(torch.zeros(rows, 256, dtype=dtype), weight, None, is_exact=False)
+    for scheme in BYTE_ROWS:
+        weight = packed(made_codes(scheme, 128, 256), CPU, dtype)
+        for rows in (FEW_ROWS, MANY_ROWS):
+            byte_codes_linear(torch.zeros(rows, 256, dtype=dtype), weight, None, is_exact=False)
 
 
 def _dependent_launches(dtype: torch.dtype) -> None:
