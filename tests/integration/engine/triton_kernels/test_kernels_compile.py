@@ -17,8 +17,8 @@ SHARED_BYTES = 227 * 1024
 REGISTERS, THREADS = 65536, 128
 OTHER_SHARED_BYTES = {80: 163 * 1024, 89: 99 * 1024, 90: SHARED_BYTES, 120: 99 * 1024}
 """Of one program, by compute capability: A100, L4 and RTX 4090, H100, RTX 5090."""
-NUM_CODES = {"_codes_kernel": 16, "_byte_codes_kernel": 4, "_cut_rows_kernel": 2}
-"""Products of codes: eight kinds of weights and two of bytes, for few rows and many."""
+NUM_CODES = {"_codes_kernel": 16, "_byte_codes_kernel": 4, "_cut_rows_kernel": 2, "_expert_codes_kernel": 6}
+"""Products of codes: eight kinds of weights, two of bytes, three of experts, for few rows and many."""
 PAGES = ("bf16", "fp16", "fp8")
 SPILLED_BYTES = 8
 """Two registers, around the loop: the price of a fourth program on a multiprocessor for decode over fp8 pages."""

@@ -5,5 +5,5 @@ compute type (NF4's are rounded to it), and scales multiply float32 sums.  A pro
 weights on the left: products of few rows then fill the hardware's 64 columns.
 
 Read in this order: ``packing`` (layouts), ``widening`` (codes to numbers), ``products`` (weight-only),
-``byte_products`` (W8A8, LLM.int8).
+``byte_products`` (W8A8, LLM.int8), ``experts``.
 """
