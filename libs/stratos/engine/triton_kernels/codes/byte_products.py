@@ -122,7 +122,7 @@ def cut_rows(x: Tensor, *, has_outliers: bool) -> tuple[Tensor, Tensor]:
 
 
 def byte_codes_linear(x: Tensor, weight: PackedCodes, bias: Tensor | None, *, is_exact: bool) -> Tensor:
-    """As ``codes_linear``, of weights in ``BYTE_ROWS``."""
+    """``x @ weight.T + bias`` of a weight in ``BYTE_ROWS``; arguments as of ``codes_linear``."""
     num_rows, (num_out, num_in) = x.shape[0], weight.shape
     out = x.new_empty(num_rows, num_out)
     if not num_rows:

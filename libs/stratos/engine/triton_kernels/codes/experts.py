@@ -77,16 +77,16 @@ def _expert_codes_kernel(
 
 @dataclass(frozen=True, slots=True)
 class ExpertCodes:
-    """Where the weights of one layer's experts lie; the experts keep them."""
+    """Addresses of the weights of one layer's experts, which keep them."""
 
     addresses: Tensor
     """int64 [experts, 3]."""
     first: PackedCodes
-    """Of one expert: the others have its variant."""
+    """Weight of one expert: the others have its variant."""
 
     @classmethod
     def of(cls, weights: Sequence[PackedCodes]) -> ExpertCodes:
-        """Those of ``weights``, in their order."""
+        """Addresses of ``weights``, in their order."""
         rows = [[0 if t is None else t.data_ptr() for t in (w.codes, w.scales, w.parts)] for w in weights]
         return cls(torch.tensor(rows, dtype=torch.int64).to(weights[0].codes.device), weights[0])
 
@@ -94,7 +94,7 @@ class ExpertCodes:
 def expert_codes_linear(
     x: Tensor, experts: ExpertCodes, begins: Tensor, order: Tensor | None = None, num_chosen: int = 0
 ) -> Tensor:
-    """As ``experts_linear``, of weights that stay codes."""
+    """``x @ weight[expert].T`` of weights that stay codes; arguments as of ``experts_linear``."""
     weight, (num_out, num_in) = experts.first, experts.first.shape
     num_pairs, num_experts = x.shape[0] if order is None else order.shape[0], experts.addresses.shape[0]
     out = x.new_empty(num_pairs, num_out)
