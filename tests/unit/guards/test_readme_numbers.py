@@ -105,6 +105,17 @@ def test_time_of_the_sampler(name: str) -> None:
                 assert cell.endswith(f" ({us['avx2']})"), (case, size)
 
 
+def test_sampling_by_turns() -> None:
+    name = "turns-sampling-xeon-amx-2core-cpu.json"
+    measured = {row["name"]: f"{rounded(row['median'], '0.01')}x" for row in document(name)["rows"]}
+    told = {
+        f"sampling of {vocab}, {case}": cell
+        for case, *cells in tables("turns-")[name]
+        for vocab, cell in zip((32000, 128256), cells, strict=True)
+    }
+    assert told == measured
+
+
 def attention_rows(name: str) -> dict[tuple[str, ...], dict[str, Any]]:
     return {(row.get("kv") or row["dtype"], row["head"], f"{row['context']:,}"): row for row in document(name)["rows"]}
 
