@@ -1,24 +1,23 @@
-"""An engine with the settings of a running worker, in a process without tokenizer, gRPC or HTTP around it.
+"""An engine with the settings of a platform's worker, in a process without tokenizer, gRPC or HTTP around it.
 
-``scripts.bench.whole_platform`` compares a platform with it.  The worker's environment is read from the system, so the
-engine has its threads, its bounds of a step and its drafts.  Only its disk tier is off: two processes would share it.
+``scripts.bench.whole_platform`` compares a platform with it.  Its environment is made by what makes that of the workers
+of ``stratos up``, so the engine has their threads, bounds of a step and drafts.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import psutil
-
-WORKER = "stratos_decode_worker"
-PREFIX = "STRATOS_DECODE_WORKER_"
-OFF = {f"{PREFIX}DISK_TIER__MAX_BYTES": "0"}
+from stratos.cli.local.options import UpOptions
+from stratos.cli.local.topology import Endpoints, RunPaths, service_spec, worker_settings, worker_sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,19 +32,23 @@ class Load:
     seed: int
 
 
-def workers_of(pid: int) -> list[psutil.Process]:
-    """Workers that compute, of a platform whose first process this is."""
-    children = psutil.Process(pid).children(recursive=True)
-    return [child for child in children if any(word.endswith("_worker") for word in child.cmdline())]
+def worker_environment(options: UpOptions, folder: Path) -> dict[str, str]:
+    """What `stratos up` with these options adds to the environment of its first decode worker."""
+    paths = RunPaths(workers_folder=folder, shm_path=folder, work_path=folder, kv_path=folder)
+    settings = worker_settings("decode-0", options, Endpoints(), paths) | worker_sizes(options)
+    spec = service_spec(
+        "decode-0", "decode_worker", settings, address_file=folder / "address", options=options, role="decode"
+    )
+    return dict(spec.env)
 
 
 class LoneEngine:
     """A child process with the engine of a worker."""
 
-    def __init__(self, worker: psutil.Process) -> None:
+    def __init__(self, options: UpOptions, folder: Path) -> None:
         command = [sys.executable, "-m", "scripts.bench.lone_engine", "--serve"]
-        pipe = subprocess.PIPE
-        self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env={**worker.environ(), **OFF})
+        env, pipe = {**os.environ, **worker_environment(options, folder)}, subprocess.PIPE
+        self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env)
         self.settings: dict[str, Any] = self._read()
 
     def measure(self, load: Load) -> dict[str, float]:

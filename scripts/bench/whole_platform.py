@@ -7,8 +7,8 @@ turn with the platform (platform, engine, platform, engine), never both computin
 prompt tokens in and 64 tokens out, greedy, no early end; prompts never repeat, so the prefix cache cannot help.
 
 Settings are equal: the platform has one worker, which computes prompts itself, and the engine has that worker's
-threads, bounds of a step and drafts.  ``--as-started`` compares with what ``stratos up`` starts by itself, where
-prompts are computed elsewhere.  Both sides' settings are in the document.
+threads, bounds of a step and drafts.  ``--as-started`` gives the platform a prefill worker, as ``stratos up`` does.
+Both sides' settings are in the document.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from __future__ import annotations
 import argparse
 import itertools
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import psutil
 
 from scripts.bench.closed_load import closed_load, closed_row
 from scripts.bench.harness import MODEL, flag, run_bench, show
-from scripts.bench.lone_engine import WORKER, Load, LoneEngine, workers_of
+from scripts.bench.lone_engine import Load, LoneEngine
+from stratos.cli.local.options import UpOptions
 from stratos.reproduce.load.local_platform import Platform, running_platform
 
 NUM_PROMPT, NUM_OUTPUT, VOCAB = 128, 64, 4096
 CONCURRENCIES = (1, 8, 32)
-EQUAL = ("--prefill", "0", "--max-decode", "1")
-"""Arguments of ``stratos up`` for a platform that has what an engine alone has."""
 
 
 def load(url: str, key: str, concurrency: int, num_requests: int, seed: int) -> dict[str, float]:
@@ -50,28 +50,27 @@ def cold_start(data_dir: str) -> dict[str, float]:
 
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """Cold starts, then throughput, with one data directory."""
-    up = () if args.as_started else (*EQUAL, *(("--threads", str(args.threads)) if args.threads else ()))
+    options = UpOptions(model_path=MODEL, prefill=int(args.as_started), max_decode=1, threads=args.threads)
+    up = ("--prefill", str(options.prefill), "--max-decode", "1", "--threads", str(options.threads_per_worker))
     with tempfile.TemporaryDirectory() as data_dir:
         starts = [cold_start(data_dir) for _ in range(args.repeat)]
         with running_platform(*up, data_dir=data_dir) as platform:
-            settings, rows = throughput(platform, args.repeat)
+            engine = LoneEngine(options, Path(data_dir))
+            rows = throughput(platform, engine, args.repeat)
+            engine.close()
+    settings = {
+        "platform": {**engine.settings, "prompts_computed_by": "a prefill worker" if options.prefill else "its worker"},
+        "engine_alone": {**engine.settings, "prompts_computed_by": "itself"},
+    }
     return {
         "workload": f"{NUM_PROMPT} in / {NUM_OUTPUT} out, greedy", "up": up, "settings": settings,
         "cold_start": starts, "throughput": rows,
     }  # fmt: skip
 
 
-def throughput(platform: Platform, repeat: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Settings of both sides, and rows of the platform and of the engine alone by turns."""
+def throughput(platform: Platform, engine: LoneEngine, repeat: int) -> list[dict[str, Any]]:
+    """Rows of the platform and of the engine alone by turns."""
     rows = []
-    workers = workers_of(platform.process.pid)
-    engine = LoneEngine(next(worker for worker in workers if WORKER in worker.cmdline()))
-    computing = ["decode worker" if WORKER in worker.cmdline() else "prefill worker" for worker in workers]
-    prompts = "prefill worker" if "prefill worker" in computing else "decode worker"
-    settings = {
-        "platform": {**engine.settings, "workers": computing, "prompts_computed_by": prompts},
-        "engine_alone": {**engine.settings, "prompts_computed_by": "itself"},
-    }
     load(platform.url, platform.key, 2, 4, 99)
     for concurrency, turn in itertools.product(CONCURRENCIES, range(repeat)):
         count, seed = max(6, 3 * concurrency), 1000 * concurrency + turn
@@ -88,8 +87,7 @@ def throughput(platform: Platform, repeat: int) -> tuple[dict[str, Any], list[di
         }
         rows.append({"concurrency": concurrency, "platform": through, "engine_alone": alone, "ratio": ratios})
         show(rows[-1])
-    engine.close()
-    return settings, rows
+    return rows
 
 
 def cpu_s(platform: Platform) -> float:
@@ -103,6 +101,11 @@ if __name__ == "__main__":
         __doc__,
         bench,
         flag("--repeat", type=int, default=2),
-        flag("--threads", type=int, default=0, help="of the worker and of the engine; 0 is the worker's own choice"),
-        flag("--as-started", action="store_true", help="compare unlike settings: the platform with a prefill worker"),
+        flag(
+            "--threads",
+            type=int,
+            default=0,
+            help="of a worker and of the engine; 0 shares the cores as `stratos up` does",
+        ),
+        flag("--as-started", action="store_true", help="unlike settings: the platform has a prefill worker, too"),
     )
