@@ -7,7 +7,8 @@
 The first two start the peer; in the third it serves the same folder already (its model's name is the folder as given to
 it, or --peer-model).  Ours is started here, idle while the peer computes, and timed from the command to its URL.  Both
 get the same load: random prompts, streamed greedy completions of a fixed length; each run has a seed of its own, so no
-cache can answer.  Ours has one worker, as the peer has: a second one, which the autoscaler starts where --max-decode
+cache can answer.  ``--temperature`` and ``--top-p`` sample; ``--long`` adds eight streams at contexts of 1 K and 4 K.
+Ours has one worker, as the peer has: a second one, which the autoscaler starts where --max-decode
 among the arguments of `stratos up` allows it, reads the weights once more.  What counts is the ratio.  CPU time is that
 of all processes of a side; a peer whose threads spin while they wait shows more than it needs.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import statistics
 import time
@@ -35,6 +37,8 @@ from stratos.reproduce.load.local_platform import running_platform
 
 LEVELS = ((1, 6, 128, 64), (8, 24, 128, 64), (32, 96, 128, 64), (1, 5, 1024, 2))
 """Streams, requests, prompt tokens, output tokens; the last is for TTFT of a long prompt."""
+LONG_LEVELS = ((8, 16, 1024, 64), (8, 8, 3968, 64))
+"""Decode at real contexts, for ``--long``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +65,15 @@ def shortened(level: tuple[int, int, int, int], share: float) -> tuple[int, int,
     return streams, max(2, streams, round(requests * share)), prompt, output
 
 
-def run_side(side: Side, level: tuple[int, int, int, int], vocab_size: int, seed: int) -> dict[str, Any]:
+def run_side(side: Side, level: tuple[int, int, int, int], args: argparse.Namespace, seed: int) -> dict[str, Any]:
     """One level on one server; every answer must have its full length."""
+    sampled = {"temperature": args.temperature, "top_p": args.top_p}
     streams, requests, prompt, output = level
     begin = side.cpu_s()
     found = closed_load(
         side.url, side.key, streams, models=(side.model,), requests=requests, prompt_tokens=str(prompt),
-        output_tokens=str(output), vocab_size=vocab_size, seed=seed,
+        output_tokens=str(output), vocab_size=args.vocab_size, seed=seed,
+        extra_body=json.dumps(sampled) if args.temperature else "",
     )  # fmt: skip
     if (counted := found.report.all.num_output_tokens) != requests * output:
         raise DependencyDown(f"{side.url} gave {counted} tokens instead of {requests * output}")
@@ -108,24 +114,26 @@ def peer_side(args: argparse.Namespace) -> Iterator[tuple[Side, float]]:
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """All levels, both servers by turns."""
     rows: list[dict[str, Any]] = []
-    levels = [shortened(level, args.share) for level in LEVELS]
+    if args.long and args.peer == "llama.cpp":
+        raise SystemExit("--long: llama-server is started with slots that are too short for it")
+    levels = [shortened(level, args.share) for level in (*LEVELS, *(LONG_LEVELS if args.long else ()))]
     told = ("--model", str(args.model), "--threads", str(args.threads), "--max-decode", "1", *args.up)
     with peer_side(args) as (peer, peer_start_s), running_platform(*told) as platform:
         ours = Side(platform.url, platform.key, args.model.stem, platform.process.pid)
         sides = {"peer": peer, "ours": ours}
         first_seed = int(time.time())  # a peer that runs on may hold the prompts of an earlier comparison
         for side in sides.values():
-            run_side(side, (2, 4, 128, 16), args.vocab_size, first_seed - 1)
+            run_side(side, (2, 4, 128, 16), args, first_seed - 1)
         for turn, (index, level) in itertools.product(range(args.rounds), enumerate(levels)):
             seed = first_seed + 100 * turn + 10 * index
             row: dict[str, Any] = {"level": level, "round": turn}
             for offset, (name, side) in enumerate(sides.items()):
-                row[name] = run_side(side, level, args.vocab_size, seed + offset + 1)
+                row[name] = run_side(side, level, args, seed + offset + 1)
             rows.append(row)
             show(row)
     return {
         "peer": args.peer_name or args.peer, "peer_arguments": args.peer_more, "model": args.model.name, "up": args.up,
-        "threads": args.threads,
+        "threads": args.threads, "temperature": args.temperature, "top_p": args.top_p,
         "start_to_url_s": round(platform.start_s, 2), "peer_start_s": round(peer_start_s, 2),
         "summary": summary(rows, levels), "rows": rows,
     }  # fmt: skip
@@ -148,5 +156,8 @@ if __name__ == "__main__":
         flag("--vocab-size", type=int, default=31000),
         flag("--rounds", type=int, default=3),
         flag("--share", type=float, default=1.0, help="of each level's requests; each stream gets one"),
+        flag("--long", action="store_true", help="also eight streams at contexts of 1 K and 4 K"),
+        flag("--temperature", type=float, default=0.0, help="of both sides; 0 is greedy"),
+        flag("--top-p", type=float, default=1.0, help="of both sides, beside a temperature"),
         flag("up", nargs="*", help="arguments of `stratos up`, after --"),
     )

@@ -5,7 +5,8 @@
 ``--against`` names worktrees of other commits that are set up (``make bench-compare`` does that by itself); ratios are
 to the first.  Each tree has a process with one thread of its own, which runs these scripts over that tree's libraries;
 one computes at a time.  A figure is CPU time of the thread per step: the machine may be shared.  Streams have random
-prompts and decode greedily.  Parts: the whole step, its forward pass, all but that, and all but the runner.
+prompts and decode greedily, or at temperature 1 with ``--top-p``.  Parts: the whole step, its forward pass, all but
+that, and all but the runner.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ LOADS = (
     Load("213M", "bfloat16", 8, 128),
     Load("213M", "bfloat16", 1, 1024),
     Load("213M", "bfloat16", 8, 1024),
+    Load("213M", "bfloat16", 32, 1024),
     Load("213M", "bfloat16", 2, 3840),
+    Load("213M", "bfloat16", 8, 3840),
 )
 STEPS, OUTPUT_TOKENS = 16, 600
 
@@ -104,15 +107,16 @@ def serve(folder: Path) -> None:
             print(json.dumps(native_us(case, int(vocab))), flush=True)
             continue
         if word == "open":
-            load = LOADS[int(index)]
+            place, _, top_p = index.partition(" ")
+            load = LOADS[int(place)]
             if load.model not in engines:
                 config = RunnerConfig(
-                    model_path=folder / load.model, dtype=load.dtype, num_threads=1, kv_pool_bytes=512 * 1024 * 1024,
+                    model_path=folder / load.model, dtype=load.dtype, num_threads=1, kv_pool_bytes=1 << 30,
                     max_model_len=4096,
                 )  # fmt: skip
                 runner = TorchRunner.load(config)
                 engines[load.model] = EngineCore(runner, SchedulerConfig(step_time_budget_ms=100.0))
-            batch = Batch(engines[load.model], load)
+            batch = Batch(engines[load.model], load, float(top_p) if top_p else None)
         assert batch is not None
         answer = batch.measure() if word == "measure" else None
         if word == "close":
@@ -123,14 +127,14 @@ def serve(folder: Path) -> None:
 class Batch:
     """Streams that decode on one engine."""
 
-    def __init__(self, engine: Any, load: Load) -> None:
+    def __init__(self, engine: Any, load: Load, top_p: float | None) -> None:
         from scripts.bench import workloads
 
         self._workloads = workloads
         self._engine, rng = engine, random.Random(load.streams)
         length = min(OUTPUT_TOKENS, 4000 - load.context)
         prompts = [self._workloads.tokens(engine, rng, load.context) for _ in range(load.streams)]
-        self._streams = [self._workloads.request(rng, prompt, length) for prompt in prompts]
+        self._streams = [self._workloads.request(rng, prompt, length, top_p=top_p) for prompt in prompts]
         for stream in self._streams:
             engine.add(stream)
         started = 0
@@ -213,12 +217,14 @@ def running_arms(roots: Mapping[str, Path], models: Collection[str]) -> Iterator
                 one.close()
 
 
-def timed_load(arms: Mapping[str, Arm], load: Load, rounds: int) -> dict[str, list[dict[str, float]]]:
-    """Runs of one load, arms by turns."""
+def timed_load(
+    arms: Mapping[str, Arm], load: Load, rounds: int, top_p: float | None = None
+) -> dict[str, list[dict[str, float]]]:
+    """Runs of one load, arms by turns; greedy without ``top_p``."""
     from scripts.bench.harness import by_turns
 
     for one in arms.values():
-        one.ask("open", LOADS.index(load))
+        one.ask("open", LOADS.index(load), *(() if top_p is None else (top_p,)))
     runs = by_turns(rounds, arms, lambda arm, _: arms[arm].ask("measure"))
     for one in arms.values():
         one.ask("close")
@@ -239,7 +245,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
     loads = [load for load in LOADS if not args.only or any(text in load.name for text in args.only)]
     with running_arms(roots, {load.model for load in loads}) as arms:
         for load in loads:
-            runs = timed_load(arms, load, args.rounds)
+            runs = timed_load(arms, load, args.rounds, args.top_p)
             medians = {
                 arm: {part: round(statistics.median(one[part] for one in found), 3) for part in found[0]}
                 for arm, found in runs.items()
@@ -255,7 +261,14 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
         (row["load"], part, *(f"{row[arm][part]:.2f}" for arm in roots), str(row["ratio"].get(part, "")))
         for row in rows for part in row["this"]
     ])  # fmt: skip
-    return {"commits": commits, "rounds": args.rounds, "steps": STEPS, "rows": rows, "table": lines}
+    return {
+        "commits": commits,
+        "rounds": args.rounds,
+        "steps": STEPS,
+        "top_p": args.top_p,
+        "rows": rows,
+        "table": lines,
+    }
 
 
 if __name__ == "__main__":
@@ -269,5 +282,6 @@ if __name__ == "__main__":
         bench,
         flag("--against", type=Path, nargs="+", help="worktrees of one or two other commits"),
         flag("--rounds", type=int, default=3),
+        flag("--top-p", type=float, help="sample at temperature 1 with this; greedy without"),
         flag("--only", nargs="+", help="loads whose names hold one of these texts"),
     )

@@ -29,16 +29,16 @@ from typing import Any
 
 from scripts.bench.decode_steps import LOADS, Arm, Load, running_arms, timed_load
 from scripts.bench.harness import ROOT, by_turns, flag, run_bench, show, table
-from scripts.bench.sampling import CASES
+from scripts.bench.sampling import CASES, VOCABS
 
 FOLDER = ROOT / "build" / "compare"
 NATIVE = Path("libs/stratos/engine/native")
 USUAL = (
     "step, 5.5M float32, 1 at 128", "step, 5.5M float32, 8 at 1024", "step, 213M bfloat16, 1 at 128",
-    "step, 213M bfloat16, 8 at 1024", "sampling, temperature 1, flat", "sampling, top-p 0.95, flat",
-    "sampling, top-k 5000, flat", "sampling, penalties, top-p 0.95, peaked",
+    "step, 213M bfloat16, 8 at 1024", "sampling of 32000, temperature 1, flat",
+    "sampling of 32000, top-p 0.95, flat", "sampling of 32000, top-k 5000, flat",
+    "sampling of 32000, penalties, top-p 0.95, peaked",
 )  # fmt: skip
-VOCAB = 32_000
 BOUND, ROUNDS, FEWEST_ROUNDS = 1.1, 5, 3
 
 
@@ -132,9 +132,9 @@ def step_ratios(arms: dict[str, Arm], load: Load, rounds: int) -> tuple[float, .
     return ratios({arm: [one["step_ms"] for one in own] for arm, own in runs.items()})
 
 
-def case_ratios(arms: dict[str, Arm], case: str, rounds: int) -> tuple[float, ...]:
+def case_ratios(arms: dict[str, Arm], vocab: int, case: str, rounds: int) -> tuple[float, ...]:
     """Rows of one case of the sampler."""
-    return ratios(by_turns(rounds, arms, lambda arm, _: arms[arm].ask("sample", VOCAB, case)))
+    return ratios(by_turns(rounds, arms, lambda arm, _: arms[arm].ask("sample", vocab, case)))
 
 
 def confirmed(name: str, measure: Callable[[int], tuple[float, ...]], args: argparse.Namespace) -> Verdict:
@@ -150,16 +150,21 @@ def confirmed(name: str, measure: Callable[[int], tuple[float, ...]], args: argp
 def verdicts(arms: dict[str, Arm], names: Sequence[str], args: argparse.Namespace) -> list[Verdict]:
     """Every load of decode and case of the sampler that is wanted."""
     loads = [load for load in LOADS if f"step, {load.name}" in names]
-    cases = [case for case in CASES if f"sampling, {case}" in names]
+    cases = {name: case for name, case in sampled_cases().items() if name in names}
     return [
         *(confirmed(f"step, {one.name}", partial(step_ratios, arms, one), args) for one in loads),
-        *(confirmed(f"sampling, {one}", partial(case_ratios, arms, one), args) for one in cases),
+        *(confirmed(name, partial(case_ratios, arms, *case), args) for name, case in cases.items()),
     ]
+
+
+def sampled_cases() -> dict[str, tuple[int, str]]:
+    """Vocabulary and parameters of the sampler by the name in the table."""
+    return {f"sampling of {vocab}, {case}": (vocab, case) for vocab in VOCABS for case in CASES}
 
 
 def wanted(only: Sequence[str] | None) -> list[str]:
     """Names of what is measured: those that hold one of the texts, or those of every run."""
-    every = [*(f"step, {load.name}" for load in LOADS), *(f"sampling, {case}" for case in CASES)]
+    every = [*(f"step, {load.name}" for load in LOADS), *sampled_cases()]
     return [name for name in every if (any(text in name for text in only) if only else name in USUAL)]
 
 

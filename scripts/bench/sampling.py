@@ -27,11 +27,12 @@ from stratos.core.requests.records import RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.plan import SampleSpec
 from stratos.engine.layers.native_ops import NativeOps
+from stratos.engine.native.library import load_native
 from stratos.engine.sampling.native_sampler import NativeSampler
 from stratos.engine.sampling.sampler import Sampler
 
 VOCABS = (32_000, 128_256)
-ROWS, PROMPT_TOKENS, WARM_STEPS, STEPS = 8, 1_000, 2, 60
+ROWS, PROMPT_TOKENS, WARM_STEPS, STEPS = 8, 1_000, 2, 30
 PROMPT = tuple(range(2_000, 2_000 + PROMPT_TOKENS))
 
 
@@ -103,8 +104,8 @@ def step_us(sampler: Sampler, case: Case, logits: Tensor, step: int) -> tuple[fl
 
 @cache
 def fastest(vocab: int) -> NativeSampler:
-    """The sampler of the best build of this machine."""
-    library = builds()[0]
+    """The sampler that an engine takes on this machine."""
+    library = load_native()
     return NativeSampler(library, (), vocab, NativeOps(library, torch.float32))
 
 

@@ -2,23 +2,30 @@
 
     python -m scripts.bench.whole_platform --out benchmarks/results/platform.json
 
-Starts ``stratos up`` with the shipped model, and beside it measures the engine alone in this process, in turn
-with the platform (platform, engine, platform, engine), never both computing at once.  All requests are 128 random
+Starts ``stratos up`` with the shipped model, and beside it measures the engine alone (``scripts.bench.lone_engine``) in
+turn with the platform (platform, engine, platform, engine), never both computing at once.  All requests are 128 random
 prompt tokens in and 64 tokens out, greedy, no early end; prompts never repeat, so the prefix cache cannot help.
+
+Settings are equal: the platform has one worker, which computes prompts itself, and the engine has that worker's
+threads, bounds of a step and drafts.  ``--as-started`` gives the platform a prefill worker, as ``stratos up`` does.
+Both sides' settings are in the document.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import random
 import tempfile
-import time
+from pathlib import Path
 from typing import Any
+
+import psutil
 
 from scripts.bench.closed_load import closed_load, closed_row
 from scripts.bench.harness import MODEL, flag, run_bench, show
-from stratos.reproduce.load.local_platform import running_platform
+from scripts.bench.lone_engine import Load, LoneEngine
+from stratos.cli.local.options import UpOptions
+from stratos.reproduce.load.local_platform import Platform, running_platform
 
 NUM_PROMPT, NUM_OUTPUT, VOCAB = 128, 64, 4096
 CONCURRENCIES = (1, 8, 32)
@@ -33,42 +40,6 @@ def load(url: str, key: str, concurrency: int, num_requests: int, seed: int) -> 
     return closed_row(found, concurrency)
 
 
-def engine_alone(concurrency: int, num_requests: int, seed: int) -> dict[str, float]:
-    """The same load on an engine in this process, without tokenizer, gRPC or HTTP."""
-    from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
-    from stratos.core.requests.sampling_params import SamplingParams
-    from stratos.engine.core import EngineCore
-    from stratos.engine.runner.torch_runner import TorchRunner
-    from stratos.engine.settings import RunnerConfig, SchedulerConfig
-
-    engine = EngineCore(
-        TorchRunner.load(RunnerConfig(model_path=MODEL, num_threads=1)), SchedulerConfig(step_time_budget_ms=0.0)
-    )
-    rng = random.Random(seed)
-    params = SamplingParams(temperature=0.0, max_tokens=NUM_OUTPUT, ignore_eos=True)
-
-    def request(index: int) -> EngineRequest:
-        prompt = tuple(rng.randrange(10, VOCAB) for _ in range(NUM_PROMPT))
-        return EngineRequest(
-            key=RequestKey(f"r{index}", 0), prompt_ids=prompt, choices=(ChoiceState(index=0),), sampling=params, seed=0
-        )
-
-    for index in range(-2, 0):
-        engine.add(request(index))
-    while engine.has_work:
-        engine.step()
-    sent = 0
-    started = time.perf_counter()
-    while engine.has_work or sent < num_requests:
-        status = engine.status()
-        while sent < num_requests and status.num_waiting + status.num_running < concurrency:
-            engine.add(request(sent))
-            sent += 1
-            status = engine.status()
-        engine.step()
-    return {"output_tokens_per_s": round(num_requests * NUM_OUTPUT / (time.perf_counter() - started), 1)}
-
-
 def cold_start(data_dir: str) -> dict[str, float]:
     """From starting the command to its URL, and to the first token of a first request."""
     with running_platform(data_dir=data_dir) as platform:
@@ -79,25 +50,62 @@ def cold_start(data_dir: str) -> dict[str, float]:
 
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """Cold starts, then throughput, with one data directory."""
+    options = UpOptions(model_path=MODEL, prefill=int(args.as_started), max_decode=1, threads=args.threads)
+    up = ("--prefill", str(options.prefill), "--max-decode", "1", "--threads", str(options.threads_per_worker))
     with tempfile.TemporaryDirectory() as data_dir:
         starts = [cold_start(data_dir) for _ in range(args.repeat)]
-        rows = throughput(args.repeat, data_dir)
-    return {"workload": f"{NUM_PROMPT} in / {NUM_OUTPUT} out, greedy", "cold_start": starts, "throughput": rows}
+        with running_platform(*up, data_dir=data_dir) as platform:
+            engine = LoneEngine(options, Path(data_dir))
+            rows = throughput(platform, engine, args.repeat)
+            engine.close()
+    settings = {
+        "platform": {**engine.settings, "prompts_computed_by": "a prefill worker" if options.prefill else "its worker"},
+        "engine_alone": {**engine.settings, "prompts_computed_by": "itself"},
+    }
+    return {
+        "workload": f"{NUM_PROMPT} in / {NUM_OUTPUT} out, greedy", "up": up, "settings": settings,
+        "cold_start": starts, "throughput": rows,
+    }  # fmt: skip
 
 
-def throughput(repeat: int, data_dir: str) -> list[dict[str, Any]]:
+def throughput(platform: Platform, engine: LoneEngine, repeat: int) -> list[dict[str, Any]]:
     """Rows of the platform and of the engine alone by turns."""
     rows = []
-    with running_platform(data_dir=data_dir) as platform:
-        load(platform.url, platform.key, 2, 4, 99)
-        for concurrency, turn in itertools.product(CONCURRENCIES, range(repeat)):
-            count, seed = max(6, 3 * concurrency), 1000 * concurrency + turn
-            through = load(platform.url, platform.key, concurrency, count, seed)
-            alone = engine_alone(concurrency, count, seed)
-            rows.append({"concurrency": concurrency, "platform": through, "engine_alone": alone})
-            show(rows[-1])
+    load(platform.url, platform.key, 2, 4, 99)
+    for concurrency, turn in itertools.product(CONCURRENCIES, range(repeat)):
+        count, seed = max(6, 3 * concurrency), 1000 * concurrency + turn
+        begin = cpu_s(platform)
+        through = load(platform.url, platform.key, concurrency, count, seed)
+        through["cpu_s"] = round(cpu_s(platform) - begin, 2)
+        alone = engine.measure(Load(
+            streams=concurrency, requests=count, prompt_tokens=NUM_PROMPT, output_tokens=NUM_OUTPUT, vocab_size=VOCAB,
+            seed=seed,
+        ))  # fmt: skip
+        ratios = {
+            "wall": round(through["output_tokens_per_s"] / alone["output_tokens_per_s"], 3),
+            "cpu": round(alone["cpu_s"] / through["cpu_s"], 3),
+        }
+        rows.append({"concurrency": concurrency, "platform": through, "engine_alone": alone, "ratio": ratios})
+        show(rows[-1])
     return rows
 
 
+def cpu_s(platform: Platform) -> float:
+    """CPU time of all processes of the platform so far."""
+    first = psutil.Process(platform.process.pid)
+    return sum(sum(process.cpu_times()[:2]) for process in (first, *first.children(recursive=True)))
+
+
 if __name__ == "__main__":
-    run_bench(__doc__, bench, flag("--repeat", type=int, default=2))
+    run_bench(
+        __doc__,
+        bench,
+        flag("--repeat", type=int, default=2),
+        flag(
+            "--threads",
+            type=int,
+            default=0,
+            help="of a worker and of the engine; 0 shares the cores as `stratos up` does",
+        ),
+        flag("--as-started", action="store_true", help="unlike settings: the platform has a prefill worker, too"),
+    )

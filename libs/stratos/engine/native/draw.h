@@ -108,17 +108,4 @@ struct Draw {  // one row after its edits
         for (int64_t i = 0; i < count; i++) take(ids[i], hash_of(key, (uint32_t)ids[i]), &value, &token);
         return token;
     }
-
-    static int64_t ordered(float x) {
-        int32_t bits;
-        memcpy(&bits, &x, 4);
-        return bits < 0 ? bits ^ 0x7fffffff : bits;
-    }
-
-    static float from_ordered(int32_t key) {
-        int32_t bits = key < 0 ? key ^ 0x7fffffff : key;
-        float x;
-        memcpy(&x, &bits, 4);
-        return x;
-    }
 };

@@ -74,3 +74,17 @@ static inline vec load_row(const float *x, int64_t i, int64_t n, float fill) {
     int m = i < n ? (int)(n - i) : 0;
     return vkeep(vload(x + i, m), 0, m, vset(fill));
 }
+
+// Integers in the order of the floats, and back.
+static inline int64_t ordered(float x) {
+    int32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits ^ (bits >> 31 & 0x7fffffff);
+}
+
+static inline float from_ordered(int32_t key) {
+    int32_t bits = key < 0 ? key ^ 0x7fffffff : key;
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}

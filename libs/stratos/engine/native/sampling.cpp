@@ -2,7 +2,8 @@
 //
 // Top-p does not look for its threshold.  The best token of the whole row is the row's token where the filter keeps it,
 // which the sum of the weights above it tells; where not, only the tokens above it are left, and the same is asked again.
-// Top-k collects its tokens by the largest of each block of the vocabulary.
+// Top-k collects its tokens by the largest of each block of the vocabulary, and where k is larger than there are blocks,
+// by counts of the logits' leading bits.
 #include <omp.h>
 
 #include "draw.h"
@@ -38,7 +39,7 @@ static float nucleus(const Draw &draw, const float *values, int64_t count, doubl
 
 // Of the tokens from the logit `floor` on, which top-k or min-p left.
 static int64_t draw_of_top(const SampleRow *r, const Draw &draw, float floor, Scratch s) {
-    int64_t count = collect(draw.x, draw.n, floor, s.tops);
+    int64_t count = r->top_p < 1 || r->top_k <= FEW ? collect(draw.x, draw.n, floor, s.tops) : r->top_k;
     if (r->top_p < 1) {
         std::sort(s.tops.values, s.tops.values + count, [](float a, float b) { return a > b; });
         floor = nucleus(draw, s.tops.values, count, r->top_p);
@@ -49,8 +50,8 @@ static int64_t draw_of_top(const SampleRow *r, const Draw &draw, float floor, Sc
     return draw.best(s.weights, floor, draw.weight_from(s.weights, floor));
 }
 
-static int64_t draw_of_all(const SampleRow *r, const Draw &draw, Scratch s) {
-    const double total = draw.weigh(s.weights), bound = r->top_p * total;
+static int64_t draw_of_all(const SampleRow *r, const Draw &draw, double total, Scratch s) {
+    const double bound = r->top_p * total;
     float floor = -LARGEST;
     for (double mass = total;;) {
         int64_t token = draw.best(s.weights, floor, mass);
@@ -62,7 +63,8 @@ static int64_t draw_of_all(const SampleRow *r, const Draw &draw, Scratch s) {
     }
 }
 
-static int64_t draw_row(const SampleRow *r, const Draw &draw, Scratch s) {
+// Tells the sum of all weights, where they were added up.
+static int64_t draw_row(const SampleRow *r, const Draw &draw, double *total, Scratch s) {
     if (r->temperature == 0) return first_of(draw.x, draw.n, draw.most, s.tops);
     float floor = r->least == -INFINITY ? -INFINITY : draw.floor_of(r->least, false);
     if (r->top_k) {
@@ -71,7 +73,8 @@ static int64_t draw_row(const SampleRow *r, const Draw &draw, Scratch s) {
         return draw_of_top(r, draw, std::max(floor, -LARGEST), s);  // fewer than k tokens may be allowed
     }
     if (floor > -INFINITY && are_few(draw.n, floor, FEW, s.tops)) return draw_of_top(r, draw, floor, s);
-    return draw_of_all(r, draw, s);
+    *total = draw.weigh(s.weights);
+    return draw_of_all(r, draw, *total, s);
 }
 
 static int64_t rank_of(const float *x, int64_t n, float value) {
@@ -84,9 +87,10 @@ static int64_t rank_of(const float *x, int64_t n, float value) {
     return rank;
 }
 
-// Log probabilities of the row's token and of its most likely ones, under its logits as they came.
-static void report(SampleRow *r, const Draw &raw, Scratch s) {
-    const float *x = raw.x, norm = (float)((double)raw.most + log(raw.weigh(s.weights)));
+// Log probabilities of the row's token and of its most likely ones, under its logits as they came, whose weights sum up
+// to `total`.
+static void report(SampleRow *r, const Draw &raw, double total, Scratch s) {
+    const float *x = raw.x, norm = (float)((double)raw.most + log(total));
     r->logprob = x[r->token] - norm;
     r->rank = x[r->token] == raw.most ? 1 : rank_of(x, raw.n, x[r->token]);
     if (!r->num_top) return;
@@ -99,12 +103,28 @@ static void report(SampleRow *r, const Draw &raw, Scratch s) {
     }
 }
 
+// Finds the largest logits as `find_blocks` does, where those of the blocks without an edit are known.
+static void find_edited(const SampleRow *r, const float *x, int64_t n, Tops tops, float *most) {
+    for (int64_t i = 0; i < r->num_biases; i++) tops.blocks[r->bias_ids[i] / UNIT] = NAN;
+    for (int64_t i = 0; i < r->num_seen; i++) tops.blocks[r->seen_ids[i] / UNIT] = NAN;
+    for (int64_t i = 0; i < r->num_banned; i++) tops.blocks[r->banned[i] / UNIT] = NAN;
+    *most = -INFINITY;
+    for (int64_t begin = 0; begin < n; begin += UNIT) {
+        float *block = tops.blocks + begin / UNIT, own;
+        if (isnan(*block)) find_blocks(x + begin, std::min(UNIT, n - begin), {block}, &own);
+        *most = std::max(*most, *block);
+    }
+}
+
 // Edits a copy of the row, for the draw; returns the status.
 static int32_t edit_copy(const SampleRow *r, Draw *draw, Scratch s) {
     memcpy(s.edited, r->logits, draw->n * sizeof(float));
     if (!edit(r, s.edited, draw->n)) return NO_TOKEN;
     draw->x = s.edited;
-    find_blocks(s.edited, draw->n, s.tops, &draw->most);
+    if (r->allowed)
+        find_blocks(s.edited, draw->n, s.tops, &draw->most);
+    else
+        find_edited(r, s.edited, draw->n, s.tops, &draw->most);
     if (draw->most == -INFINITY) return ALL_BANNED;
     if (r->mark_delta != 0) {
         mark(r, s.edited, draw->n);
@@ -122,10 +142,12 @@ static void sample_row(SampleRow *r, int64_t n, Scratch s) {
     Draw draw = {r->logits, n, most, r->temperature, r->least, r->key};
     if (is_edited(r)) r->status = edit_copy(r, &draw, s);
     if (r->status) return;
-    r->token = draw_row(r, draw, s);
+    double total = 0;
+    r->token = draw_row(r, draw, &total, s);
     if (r->num_top < 0) return;
     if (r->num_top > 0 && draw.x != raw.x) find_blocks(raw.x, n, s.tops, &most);
-    report(r, raw, s);
+    const bool is_raw = draw.x == raw.x && r->temperature == 1.0f && r->least == -INFINITY;
+    report(r, raw, is_raw && total > 0 ? total : raw.weigh(s.weights), s);
 }
 
 extern "C" {

@@ -183,6 +183,29 @@ def test_tokens_equal_to_the_kth_all_count_for_top_p_however_long_the_list() -> 
             assert sampler.sample(logits.repeat(2, 1), [spec, *beside]).token_ids[0] == token
 
 
+@pytest.mark.parametrize(
+    ("shape", "top_k"), [("normal", 5_000), ("both zeros", 18_000), ("far from zero", 31_999), ("denormal", 12_000)]
+)
+def test_the_kth_logit_of_a_wide_top_k_is_found_by_counting(shape: str, top_k: int) -> None:
+    """k is larger than the vocabulary has blocks; the last rows allow fewer tokens than that."""
+    vocab, generator = 32_000, torch.Generator().manual_seed(top_k)
+    logits = torch.randn(ROWS, vocab, generator=generator)
+    odd = logits[1::2]  # each follows a row that leaves likely logits in the scratch
+    if shape == "both zeros":  # a third each above, at and below them: which sign a zero has must not matter
+        signs = torch.rand(odd.shape, generator=generator) - 0.5
+        logits[1::2] = torch.where(odd.abs() > 0.43, odd, torch.where(signs > 0, 0.0, -0.0))
+    elif shape != "normal":
+        logits[1::2] = LOGITS["far from zero"](odd) if shape == "far from zero" else odd * 1e-43
+    words = np.full((vocab + 31) // 32, -1, dtype=np.int32)
+    words[100:] = 0
+    kinds = SamplingParams(top_k=20_000, top_p=0.5), SamplingParams(top_k=top_k, temperature=1.3, num_logprobs=1)
+    specs = [make_spec(kinds[row % 2], seed=top_k + row) for row in range(ROWS)]
+    masks = dict.fromkeys((6, 7), words)
+    expected = portable(vocab).sample(logits, specs, masks)
+    for name in NATIVE_SETS:
+        assert_equal(ours(name, vocab).sample(logits, specs, masks), expected, logits)
+
+
 def test_all_instruction_sets_give_the_same_bits() -> None:
     rng, vocab = random.Random(3), 1003
     for _ in range(40):
