@@ -16,7 +16,7 @@ from openai import AsyncOpenAI
 
 from stratos.api.common.v1 import common_pb2
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
-from stratos.common.errors import StratosError
+from stratos.common.errors import NotFound, StratosError
 from stratos.core.adapter import Adapter
 from stratos.core.features import PROTOCOL_VERSION, Feature
 from stratos.core.placement import WorkerRole
@@ -88,6 +88,7 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
     submits: list[decode_pb2.Submit] = field(default_factory=list)
     cancels: list[decode_pb2.Cancel] = field(default_factory=list)
     acknowledged: list[str] = field(default_factory=list)
+    misses: list[asyncio.Task[None]] = field(default_factory=list)
     is_hung: bool = False
     is_frozen: bool = False
     knows_columns: bool = True  # one from before them says each token in an entry of its own
@@ -138,6 +139,9 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
             session.count_submit(message)
             self.running[key] = asyncio.create_task(self._serve(submit, session))
             self.running[key].add_done_callback(lambda _: self.running.pop(key, None))
+        elif message.HasField("attach"):  # it keeps nothing for those that take over
+            error = to_error_detail(NotFound("not here"))
+            self.misses.append(asyncio.create_task(self._send(session, message.attach, error=error)))
         elif message.HasField("usage_ack"):
             self.acknowledged += message.usage_ack.request_ids
         elif message.HasField("cancel"):
@@ -252,7 +256,9 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
             **self.prefill,
         )  # fmt: skip
 
-    async def _send(self, session: FakeOutputSession, submit: decode_pb2.Submit, **fields: Any) -> None:
+    async def _send(
+        self, session: FakeOutputSession, submit: decode_pb2.Submit | decode_pb2.Attach, **fields: Any
+    ) -> None:
         delta = delta_from_pb(decode_pb2.RequestOutput(request_id=submit.request_id, attempt=submit.attempt, **fields))
         outputs = step_to_pb(self.step, session.num_submits, [delta], session.submit_of)
         session.num_in_columns += len(outputs.tokens.submits)

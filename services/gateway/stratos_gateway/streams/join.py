@@ -22,6 +22,7 @@ from stratos.common.errors import (
     StreamGone,
     StreamMoved,
 )
+from stratos.core.placement import Placement
 from stratos.store.sealed.stream_store import Found, StreamAsk, StreamRecord
 from stratos_gateway.answering.chain import note_recorded
 from stratos_gateway.answering.output import Output
@@ -296,6 +297,7 @@ class StreamJoin:
             workers=self._workers,
             note_end=ended.set,
             may_take=joined.run is not None or not request.prepared.body.is_background,
+            may_attach=self._config.attach_s > 0,
             take=take,
         )
         request.followed = FollowedAnswer(following, found)
@@ -322,7 +324,14 @@ class StreamJoin:
                 return (0,) * num_prompts
             return [generation.transcript.num_cached_tokens for generation in found.generations]
 
+        def places() -> Sequence[Placement | None]:
+            found = output()
+            known = [generation.runs_at for generation in found.generations] if isinstance(found, Fanout) else []
+            return known if any(known) else ()
+
         owned.num_cached, owned.ended_unix_s = num_cached, renderer.answer.wall_clock
+        if self._config.attach_s:
+            owned.places = places
         renderer.recorder = owned
         request.detach_s = request.tenant.plan.detach_s
         self._desk.own(owned)
