@@ -95,7 +95,7 @@ class StreamRecord:
     epoch: int = 0
     head: bytes = b""
     end: bytes = b""
-    """Of one that is open, where it runs."""
+    """Facts of the end; of one that is open, where it runs."""
     blocks: Sequence[bytes] = ()
     tail: Mapping[int, int] = field(default_factory=dict)
     """Newest tokens of its only choice, by their numbers among the pieces of all its blocks; some are in those, too."""
