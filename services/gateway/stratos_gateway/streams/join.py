@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +33,9 @@ from stratos_gateway.openai.chunks import Usage
 from stratos_gateway.openai.rendering import AnswerIdentity
 from stratos_gateway.preparation.options import num_prompt_logprobs
 from stratos_gateway.streams.asking import (
+    NO_STREAM,
     STREAM_HEADER,
+    body_fingerprint,
     cursor_tag,
     idempotency_key,
     last_event_id,
@@ -56,8 +56,6 @@ RUN = "stratos.background_run"
 """Key of an ASGI scope in which a gateway answers a stream without a client: its ``BackgroundRun``."""
 SEEN_EVENTS = "stratos.seen_events"
 """Key of an ASGI scope whose client says how many events of the record it has."""
-NO_STREAM = b"none"
-"""Value of the header where a record was wanted and there is none."""
 _UNREAD = "the record of this stream cannot be read or written"
 
 
@@ -156,7 +154,9 @@ class StreamJoin:
                     key_id=tenant.key_id,
                 )
             )
-        fingerprint = "" if resumed else _fingerprint(sub_key, http.url.path, request.asked_text or request.body_text)
+        fingerprint = (
+            "" if resumed else body_fingerprint(sub_key, http.url.path, request.asked_text or request.body_text)
+        )
         ask = StreamAsk(
             tenant_id=tenant.id,
             stream_id=stream,
@@ -360,7 +360,3 @@ def _prepare(request: ClientRequest[PreparedGeneration], identity: AnswerIdentit
     renderer = NumberedRenderer(prepared.renderer, place.tag, place.num_choices, place.cursor)
     request.prepared = replace(prepared, renderer=renderer)
     return renderer
-
-
-def _fingerprint(sub_key: bytes, path: str, body: bytes) -> str:
-    return hmac.new(sub_key, path.encode() + b"\0" + body, hashlib.sha256).hexdigest()

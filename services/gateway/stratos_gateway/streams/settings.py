@@ -38,4 +38,4 @@ class StreamsConfig:
     queue_poll_s: Annotated[float, Gt(0)] = 0.5
     """Seconds between two looks for background responses that no gateway has."""
     max_body_bytes: Annotated[int, Ge(0)] = 1024 * 1024
-    """Requests with larger bodies have no record."""
+    """Requests with larger bodies have no record, nor have larger answers of one message."""
