@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ from stratos.calculators.memory.kv import KvAsk, estimate_kv
 from stratos.calculators.memory.schemes import find_scheme
 from stratos.calculators.models.known import find_shape
 from stratos.calculators.models.shape import ModelShape
+from stratos.common.errors import BadRequest
 from stratos.core.kv import KvGeometry
 from stratos.engine.kv_cache.window import make_window
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.runner.torch_runner import TorchRunner
-from stratos.engine.settings import RunnerConfig, SchedulerConfig
+from stratos.engine.settings import RunnerConfig, SchedulerConfig, SpeculationConfig
 from stratos.engine.sizing.case import Room, SizingCase
+from stratos.engine.sizing.fit import draft_config
 from stratos.engine.sizing.need import DTYPE_BYTES, ModelNeed, read_need
 from stratos.engine.sizing.plan import plan_engine
 from tests.support.reference.quantised_models import quantise_folder
@@ -33,7 +36,9 @@ BATCH, SEQ_LEN, BLOCK = 3, 41, 4
 ON_CPU = [("fp8", True), ("int8", True)]
 """Codes with scales beside them."""
 
-IN_GROUPS = [("fp8", "fp8"), ("int4-g32", "int4"), ("nf4", "nf4"), ("mxfp4-f32", "mxfp4")]
+BY_ROWS = [("int8", "int8"), ("int8+head", "int8+head"), ("llm-int8", "llm-int8")]
+IN_GROUPS = [("fp8", "fp8"), ("int4-g32", "int4"), ("int4-g32+head", "int4+head"), ("nf4", "nf4"),
+             ("mxfp4-f32", "mxfp4")]  # fmt: skip
 OF_FILES = [("nvfp4", "compressed-nvfp4"), ("nvfp4", "modelopt-nvfp4"), ("nf4", "nf4"), ("nf4", "nf4-double"),
             ("mxfp4-f32", "compressed-mxfp4"), ("llm-int8", "llm-int8"), ("int8", "compressed-w8a8"),
             ("fp8", "modelopt-fp8")]  # fmt: skip
@@ -71,7 +76,7 @@ def test_weights_are_those_that_the_engine_counts(folder: Path, dtype: str) -> N
     assert weights == need_of(folder).weight_bytes(dtype)
 
 
-@pytest.mark.parametrize(("scheme", "quantization"), [("int8", "int8"), ("llm-int8", "llm-int8"), *IN_GROUPS])
+@pytest.mark.parametrize(("scheme", "quantization"), [*BY_ROWS, *IN_GROUPS])
 def test_quantised_weights_are_those_that_the_engine_counts(folder: Path, scheme: str, quantization: str) -> None:
     """Layers that no whole groups fill stay floats."""
     weights = weight_steps(shape_of(folder), find_scheme(scheme))[-1].value
@@ -161,3 +166,47 @@ def test_the_pool_of_a_device_is_the_engines(folder: Path) -> None:
     case = SizingCase(need=need_of(folder), room=room, config=config, scheduler=SchedulerConfig())
     sheet = estimate_gpu_memory(shape_of(folder), MemoryAsk(), device)
     assert sheet["pool_bytes"] == pytest.approx(plan_engine(case).kv_pool_bytes, rel=1e-4)
+
+
+@pytest.mark.parametrize(("quantization", "draft"), [("auto", "the same"), ("int4", "self")])
+def test_a_draft_model_takes_what_the_engine_plans_with(folder: Path, quantization: str, draft: str) -> None:
+    scheduler = SchedulerConfig(max_num_seqs=7, speculation=speculation_of(folder, draft)).for_device("cpu")
+    room = Room(is_gpu=False, total_bytes=1 << 34, free_bytes=1 << 34)
+    case = SizingCase(need=need_of(folder), room=room, config=RunnerConfig(), scheduler=scheduler)
+    parts = replace(case, draft=read_need(folder, quantization)).fixed_bytes("bfloat16")
+    ask = MemoryAsk(max_num_seqs=7, on_cpu=True, draft=str(folder) if draft == "the same" else draft)
+    sheet = estimate_gpu_memory(shape_of(folder), ask)
+    drafts = sheet["draft_weights_bytes"] + sheet["draft_kv_bytes"]
+    assert drafts == pytest.approx(parts["draft model and its KV"], rel=1e-3)
+    assert sheet["total_bytes"] == pytest.approx(sum(parts.values()) + sheet["kv_bytes"], rel=1e-3)
+
+
+@pytest.mark.parametrize("draft", ["the same", "self"])
+def test_the_pool_of_a_draft_model_is_that_of_its_runner(tmp_path: Path, draft: str) -> None:
+    save_tiny(tmp_path, "Llama")
+    scheduler = SchedulerConfig(max_num_seqs=7, speculation=speculation_of(tmp_path, draft))
+    runner = draft_config(RunnerConfig(model_path=tmp_path, dtype="bfloat16"), scheduler)
+    assert runner is not None
+    ask = MemoryAsk(max_num_seqs=7, on_cpu=True, draft=str(tmp_path) if draft == "the same" else draft)
+    assert estimate_gpu_memory(find_shape(str(tmp_path)), ask)["draft_kv_bytes"] == runner.kv_pool_bytes
+
+
+def speculation_of(folder: Path, draft: str) -> SpeculationConfig:
+    """A model of that folder drafts, or the model itself."""
+    return SpeculationConfig(method="self") if draft == "self" else SpeculationConfig(method="draft", model_path=folder)
+
+
+def test_the_pool_of_a_device_is_less_by_its_draft_model(folder: Path) -> None:
+    device = find_device("", memory_gb=16, bandwidth_gb_s=1, tflops=1)
+    alone, beside = (
+        estimate_gpu_memory(shape_of(folder), MemoryAsk(draft=draft), device) for draft in ("", str(folder))
+    )
+    taken = beside["draft_weights_bytes"] + beside["draft_kv_bytes"]
+    assert alone["pool_bytes"] - beside["pool_bytes"] == pytest.approx(taken)
+
+
+@pytest.mark.parametrize("change", [{"on_cpu": False}, {"weights": "nf4"}])
+def test_a_model_that_cannot_draft_for_itself_is_refused(folder: Path, change: dict[str, Any]) -> None:
+    ask = replace(MemoryAsk(on_cpu=True, draft="self"), **change)
+    with pytest.raises(BadRequest, match="draft: a model drafts for itself"):
+        estimate_gpu_memory(shape_of(folder), ask)

@@ -29,7 +29,7 @@ class DeviceSpec:
 
     def peak_flops(self, weights: str) -> float:
         """Peak for products with weights of that type."""
-        return self.fp8_flops if weights in ("fp8", "int8") and self.fp8_flops else self.bf16_flops
+        return self.fp8_flops if weights in ("fp8", "int8", "int8+head") and self.fp8_flops else self.bf16_flops
 
 
 @cache

@@ -10,34 +10,41 @@ from stratos.calculators.formula import Figure, Formula
 from stratos.calculators.hardware.devices import DeviceSpec
 from stratos.calculators.memory.kv import KvAsk, estimate_kv
 from stratos.calculators.memory.schemes import (
-    ELEMENT_BYTES,
     WeightScheme,
     find_scheme,
     kept_bytes,
     product_bytes,
 )
+from stratos.calculators.models.known import find_shape
 from stratos.calculators.models.shape import ModelShape
 from stratos.calculators.published import memory_claims
 from stratos.calculators.sheet import Grid, Sheet
 from stratos.common.errors import BadRequest
 from stratos.engine.settings import RunnerConfig
-from stratos.engine.sizing.case import Room, SizingCase
+from stratos.engine.sizing.case import EXPECTED_TOKENS, Room, SizingCase
 from stratos.engine.sizing.need import ModelNeed
 
 _COPY = Formula("output_copy_bytes", "vocab_size * hidden_size * element_bytes")
 _ROTARY = Formula("rotary_bytes", "2 * num_rotations * max_model_len * head_dim * 4")
 _WEIGHTS = Formula("weights_bytes", "product_bytes + kept_bytes + output_copy_bytes + rotary_bytes")
 _TOTAL = Formula("total_bytes", "weights_bytes + kv_bytes + runtime_bytes")
+_TOTAL_WITH_DRAFT = Formula(_TOTAL.name, f"{_TOTAL.text} + draft_weights_bytes + draft_kv_bytes")
+_DRAFT_KV = Formula("draft_kv_bytes", "max_num_seqs * expected_tokens * draft_token_bytes")
 _DEVICE_WEIGHTS = Formula(
     "device_weights_bytes",
     "ceil(layers / pp) / layers * (linear_bytes / tp + expert_bytes / ep)"
     " + (kept_bytes + output_copy_bytes) / (tp * min(pp, 2)) + rotary_bytes",
 )
 _POOL = Formula("pool_bytes", "max(0, memory_bytes * utilization - device_weights_bytes - runtime_bytes)")
+_POOL_WITH_DRAFT = Formula(
+    _POOL.name,
+    "max(0, memory_bytes * utilization - device_weights_bytes - runtime_bytes - draft_weights_bytes - draft_kv_bytes)",
+)
 _FITTING = Formula("sequences", "floor(pool_bytes / device_sequence_bytes)")
 LENGTHS = (4096, 8192, 16384)
 RUNTIME = "run-time and activations"
 """Part of the engine's own sizing that is neither weights nor KV."""
+SELF = "self"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +55,7 @@ class MemoryAsk(KvAsk):
     utilization: Annotated[float, "Share of a device's memory that the engine takes."] = 0.9
     max_num_seqs: Annotated[int, "Sequences in one batch; their logits are activations."] = 64
     runtime_gb: Annotated[float, "Run-time and activations; 0 takes the engine's own figure."] = 0
+    draft: Annotated[str, "Model that drafts beside it, as --model; self: its own weights in int4, on a CPU."] = ""
 
 
 def estimate_gpu_memory(shape: ModelShape, ask: MemoryAsk, device: DeviceSpec | None = None) -> Sheet:
@@ -64,11 +72,13 @@ def estimate_gpu_memory(shape: ModelShape, ask: MemoryAsk, device: DeviceSpec | 
     scheme, kv = find_scheme(ask.weights), estimate_kv(shape, ask)
     weights = weight_steps(shape, scheme)
     runtime = _runtime(shape, scheme, ask)
-    total = _TOTAL(weights_bytes=weights[-1].value, kv_bytes=kv["kv_bytes"], runtime_bytes=runtime.value)
+    parts = {"weights_bytes": weights[-1].value, "kv_bytes": kv["kv_bytes"], "runtime_bytes": runtime.value}
+    draft = _draft_steps(shape, scheme, ask)
+    total = _TOTAL_WITH_DRAFT(**parts, **_draft_bytes(draft)) if draft else _TOTAL(**parts)
     kv_steps = tuple(step for step in kv.figures if step.name in ("token_bytes", "sequence_bytes", "kv_bytes"))
     sheet = Sheet(
         title=f"Memory of {shape.name} ({shape.source})",
-        figures=(_parameters(shape), *weights, *kv_steps, runtime, total),
+        figures=(_parameters(shape), *weights, *kv_steps, *draft, runtime, total),
         published=memory_claims(shape, scheme.bits, ask.batch, ask.seq_len),
     )
     return sheet if device is None else _on_device(sheet, shape, ask, device)
@@ -76,16 +86,39 @@ def estimate_gpu_memory(shape: ModelShape, ask: MemoryAsk, device: DeviceSpec | 
 
 def weight_steps(shape: ModelShape, scheme: WeightScheme) -> tuple[Figure, ...]:
     """Bytes of the weights as the engine holds them; the last step is their sum."""
-    element = ELEMENT_BYTES[scheme.compute]
     steps = [product_bytes(scheme, shape.linear, shape.experts), kept_bytes(shape, scheme)]
-    if shape.is_tied:
+    if shape.is_tied or scheme.codes_head:
         why = "one table to look rows up, one packed for the product"
-        steps.append(_COPY(why, vocab_size=shape.vocab_size, hidden_size=shape.hidden_size, element_bytes=element))
+        sizes = {"vocab_size": shape.vocab_size, "hidden_size": shape.hidden_size}
+        steps.append(_COPY(why, element_bytes=scheme.head_bytes, **sizes))
     else:
         steps.append(Figure("output_copy_bytes", 0, source="the output layer is a table of its own"))
     sizes = {"num_rotations": shape.num_rotations, "max_model_len": shape.max_model_len, "head_dim": shape.head_dim}
     steps.append(_ROTARY("cosines and sines", **sizes))
     return *steps, _WEIGHTS(**{step.name: step.value for step in steps})
+
+
+def _draft_steps(shape: ModelShape, scheme: WeightScheme, ask: MemoryAsk) -> tuple[Figure, ...]:
+    """Weights of a draft model and a pool for a batch of sequences; it counts in float32, and its own copy as it does.
+
+    Raises:
+        BadRequest: the model cannot draft for itself.
+    """
+    if not ask.draft:
+        return ()
+    drafts, held = shape, replace(find_scheme("int4-g32"), compute=scheme.compute)
+    if ask.draft != SELF:
+        drafts, held = find_shape(ask.draft), find_scheme("float32")
+    elif not ask.on_cpu or scheme.bits <= held.bits:
+        raise BadRequest("draft: a model drafts for itself in int4, on a CPU and with larger weights", param="draft")
+    weights = Figure("draft_weights_bytes", weight_steps(drafts, held)[-1].value, source=f"{drafts.name}, as above")
+    token = estimate_kv(drafts, KvAsk(weights=held.compute))["token_bytes"]
+    pool = _DRAFT_KV(max_num_seqs=ask.max_num_seqs, expected_tokens=EXPECTED_TOKENS, draft_token_bytes=token)
+    return weights, pool
+
+
+def _draft_bytes(steps: tuple[Figure, ...]) -> dict[str, float]:
+    return {step.name: step.value for step in steps if step.name.startswith("draft_")}
 
 
 def _parameters(shape: ModelShape) -> Figure:
@@ -114,9 +147,10 @@ def _on_device(sheet: Sheet, shape: ModelShape, ask: MemoryAsk, device: DeviceSp
         expert_bytes=product_bytes(scheme, shape.experts).value,
         layers=shape.num_layers, tp=ask.tp, pp=ask.pp, ep=ask.ep or ask.tp, **{name: sheet[name] for name in names},
     )  # fmt: skip
-    pool = _POOL(
+    draft = _draft_bytes(sheet.figures)
+    pool = (_POOL_WITH_DRAFT if draft else _POOL)(
         memory_bytes=device.memory_bytes, utilization=ask.utilization, device_weights_bytes=weights.value,
-        runtime_bytes=sheet["runtime_bytes"],
+        runtime_bytes=sheet["runtime_bytes"], **draft,
     )  # fmt: skip
     lengths = sorted({*LENGTHS, ask.seq_len})
     rows = tuple((length, *_fitting(shape, ask, length, pool)) for length in lengths)

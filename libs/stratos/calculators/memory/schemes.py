@@ -20,6 +20,13 @@ class WeightScheme:
     compute: str
     step: int = 1
     """Layers whose inputs are no multiple of it stay in the compute type."""
+    codes_head: bool = False
+    """The output layer is int8, too, beside a table of embeddings that stays in the compute type."""
+
+    @property
+    def head_bytes(self) -> int:
+        """Of an element of the output layer."""
+        return 1 if self.codes_head else ELEMENT_BYTES[self.compute]
 
 
 WEIGHT_SCHEMES = {
@@ -28,8 +35,10 @@ WEIGHT_SCHEMES = {
     "float16": WeightScheme(16, 0, 1, "float16"),
     "fp8": WeightScheme(8, 0, 1, "bfloat16", 32),
     "int8": WeightScheme(8, 0, 1, "bfloat16"),
+    "int8+head": WeightScheme(8, 0, 1, "bfloat16", codes_head=True),
     "int4": WeightScheme(4, 16, 128, "bfloat16", 128),
     "int4-g32": WeightScheme(4, 32, 32, "bfloat16", 32),
+    "int4-g32+head": WeightScheme(4, 32, 32, "bfloat16", 32, codes_head=True),
     "mxfp4": WeightScheme(4, 8, 32, "bfloat16", 32),
     "mxfp4-f32": WeightScheme(4, 32, 32, "bfloat16", 32),
     "nf4": WeightScheme(4, 32, 64, "bfloat16", 64),
@@ -41,6 +50,7 @@ WEIGHT_SCHEMES = {
 
 ``int4`` is how checkpoints are published, ``int4-g32`` what ``--quantization int4`` and Q4_0 take in our engine; so
 is ``mxfp4`` a file, and ``mxfp4-f32`` what our engine holds of one or of ``--quantization mxfp4``, with float32 scales.
+``+head`` is what ``--quantization`` calls so.
 ``nf4-double`` is a file with double quantisation; our engine holds what ``nf4`` says of either.
 """
 SCHEMES_HELP = f"Weights: {', '.join(WEIGHT_SCHEMES)}."
@@ -79,7 +89,8 @@ def product_bytes(scheme: WeightScheme, *products: Products) -> Figure:
 def kept_bytes(shape: ModelShape, scheme: WeightScheme) -> Figure:
     """Bytes of what no scheme changes."""
     source = "tables, norms, biases and routers in the compute type"
-    return _KEPT(source, kept_parameters=shape.kept_parameters, element_bytes=ELEMENT_BYTES[scheme.compute])
+    kept = shape.small_parameters + shape.table_parameters if scheme.codes_head else shape.kept_parameters
+    return _KEPT(source, kept_parameters=kept, element_bytes=ELEMENT_BYTES[scheme.compute])
 
 
 def kv_element_bytes(kv_dtype: str, scheme: WeightScheme) -> int:

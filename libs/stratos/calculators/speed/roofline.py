@@ -82,11 +82,11 @@ class Roofline:
         self._shape, self._ask = shape, ask
         self._rates = {"tp": ask.tp, "bandwidth_bytes_s": device.bandwidth_bytes_s, "mbu": ask.mbu}
         self._peak = {"tp": ask.tp, "peak_flops": device.peak_flops(ask.weights), "mfu": ask.mfu}
-        kept = (shape.table_parameters + shape.small_parameters) * ELEMENT_BYTES[scheme.compute]
+        small_bytes = shape.small_parameters * ELEMENT_BYTES[scheme.compute]
         self._weights = {
             "linear_bytes": product_bytes(scheme, shape.linear).value,
             "expert_bytes": product_bytes(scheme, shape.expert).value,
-            "output_bytes": kept,
+            "output_bytes": shape.table_parameters * scheme.head_bytes + small_bytes,
         }
         self._token_layer_bytes = estimate_kv(shape, ask.memory())["token_layer_bytes"]
         memory = estimate_gpu_memory(shape, ask.memory(), device)
