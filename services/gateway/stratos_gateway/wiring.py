@@ -145,8 +145,7 @@ def build_endpoints(parts: GatewayParts, edge: Edge, tools: PreparationTools) ->
     begun = no_record if streams is None else BegunAnswers(streams)
     chooser = ModelChooser(parts.backends.choices, catalogue.resolve, parts.backends.choice_affinity)
     chains = Chains(catalogue.resolve, chooser, parts.metrics)
-    scores, workers = ScoreSender(parts.fleet), sources[-1:]
-    unrecorded = [step for step in around if not isinstance(step, StreamStep)]
+    scores, workers = KeptSender(ScoreSender(parts.fleet)), sources[-1:]
     kept = kept_answers(parts)
     keyed = [KeptStep(kept) if kept is not None and isinstance(step, StreamStep) else step for step in around]
     recorded = RecordedSource()
@@ -154,7 +153,10 @@ def build_endpoints(parts: GatewayParts, edge: Edge, tools: PreparationTools) ->
     endpoint = partial(Endpoint, edge, has_revisions=lambda: parts.models.has_choice)
     return {
         **{d.path: endpoint(GenerationPreparer(tools, d), around, sources, sender, begun, chains) for d in DIALECTS},
-        **{d.path: endpoint(GenerationPreparer(tools, d), unrecorded, workers, scores) for d in SCORING_DIALECTS},
+        **{
+            d.path: endpoint(GenerationPreparer(tools, d), keyed, [recorded, *workers], scores)
+            for d in SCORING_DIALECTS
+        },
         "/v1/embeddings": endpoint(embedding, keyed, [recorded, vectors], KeptSender(VectorSender())),
         "/v1/moderations": Endpoint(edge, ModerationPreparer(), keyed, [recorded, verdicts], KeptSender(ReadySender())),
         **ready_endpoints(edge, around, TokenCounting(catalogue=catalogue)),
