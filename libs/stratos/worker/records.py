@@ -7,6 +7,7 @@ so deltas that could not be sent coalesce, and ``Attach`` is nothing but setting
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stratos.common.errors import StratosError
@@ -73,6 +74,9 @@ class RequestRecord:
     def __init__(self, submission: Submission, numerics_id: str) -> None:
         self.submission = submission
         self.key = submission.request.key
+        """The engine's name for it."""
+        self.owned_key = self.key
+        """Its gateway's name for it: a later attempt than the engine's where another gateway has taken it over."""
         self.origin: PromptOrigin | None = None
         self.is_admitted = False
         """The engine has it, or keeps blocks and places for it."""
@@ -151,6 +155,15 @@ class RequestRecord:
         for index, choice in self._choices.items():
             choice.rewind(num_received.get(index, 0))
 
+    def has_behind(self, num_received: Mapping[int, int]) -> bool:
+        """Whether the log has all that follows so many tokens of each choice that goes on."""
+        return all(
+            (choice := self._choices.get(index)) is not None
+            and choice.finish_reason is not FinishReason.ABORT
+            and choice.base <= number <= choice.base + len(choice.token_ids)
+            for index, number in num_received.items()
+        )
+
     def drain(self) -> RequestDelta | None:
         """Output that the gateway has not got yet, or ``None``; moves the cursors."""
         choices = tuple(delta for choice in self._choices.values() if (delta := choice.drain()) is not None)
@@ -162,7 +175,7 @@ class RequestRecord:
         prompt_logprobs = self.prompt_logprobs if receipt is not None else ()
         self.is_receipt_sent = self.stats is not None
         return RequestDelta(
-            key=self.key,
+            key=self.owned_key,
             choices=choices,
             error=error,
             receipt=receipt,
@@ -185,7 +198,7 @@ class RequestRecord:
         num_cached = min(max(num_cached, receipt.num_cached_tokens), len(request.prompt_ids))
         decode_s = 0.0 if self.first_token_s is None else (self.last_token_s or self.first_token_s) - self.first_token_s
         return UsageCount(
-            key=self.key,
+            key=self.owned_key,
             tenant=request.terms.tenant,
             tag=tag,
             num_prompt_tokens=len(request.prompt_ids),

@@ -209,9 +209,10 @@ class GatewayMetrics(Instruments):
     )
     stream_records = counter(
         "stratos_stream_records",
-        "Records of streams, by what happened: made, replayed, taken (over from a gateway that is gone), fenced, "
-        "cancelled, gone, queued (without a client), or none though one was wanted.",
-        "event", zeros=("made", "replayed", "taken", "fenced", "cancelled", "gone", "queued", "none"),
+        "Records of streams, by what happened: made, replayed, taken (over from a gateway that is gone), "
+        "attached (those of them whose worker went on), fenced, cancelled, gone, "
+        "queued (without a client), or none though one was wanted.",
+        "event", zeros=("made", "replayed", "taken", "attached", "fenced", "cancelled", "gone", "queued", "none"),
     )
     continuations = counter(
         "stratos_continuations",

@@ -225,6 +225,7 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
             clock=clock,
             metrics=metrics,
             placement_timeout_s=settings.requests.placement_timeout_s,
+            takeover_timeout_s=settings.streams.attach_s,
             tracing=around.tracing,
             zone=settings.zone,
             region=settings.region,

@@ -51,6 +51,8 @@ from stratos_gateway.policies.step import InputStep, PolicyStep
 from stratos_gateway.preparation.dialects import DIALECTS, ERROR_FORMS, RESPONSE
 from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
 from stratos_gateway.receipts.step import ReceiptStep
+from stratos_gateway.replays.once import KeptAnswers
+from stratos_gateway.replays.step import KeptSender, KeptStep
 from stratos_gateway.response_cache.cache import ResponseCache
 from stratos_gateway.response_cache.source import CacheSource
 from stratos_gateway.responses.state import Responses
@@ -143,17 +145,28 @@ def build_endpoints(parts: GatewayParts, edge: Edge, tools: PreparationTools) ->
     begun = no_record if streams is None else BegunAnswers(streams)
     chooser = ModelChooser(parts.backends.choices, catalogue.resolve, parts.backends.choice_affinity)
     chains = Chains(catalogue.resolve, chooser, parts.metrics)
-    scores, workers = ScoreSender(parts.fleet), sources[-1:]
-    unrecorded = [step for step in around if not isinstance(step, StreamStep)]
+    scores, workers = KeptSender(ScoreSender(parts.fleet)), sources[-1:]
+    kept = kept_answers(parts)
+    keyed = [KeptStep(kept) if kept is not None and isinstance(step, StreamStep) else step for step in around]
+    recorded = RecordedSource()
     verdicts = ModerationSource(parts.admission, parts.surroundings.clock)
     endpoint = partial(Endpoint, edge, has_revisions=lambda: parts.models.has_choice)
     return {
         **{d.path: endpoint(GenerationPreparer(tools, d), around, sources, sender, begun, chains) for d in DIALECTS},
-        **{d.path: endpoint(GenerationPreparer(tools, d), unrecorded, workers, scores) for d in SCORING_DIALECTS},
-        "/v1/embeddings": endpoint(embedding, around, [vectors], VectorSender()),
-        "/v1/moderations": Endpoint(edge, ModerationPreparer(), around, [verdicts], ReadySender()),
+        **{
+            d.path: endpoint(GenerationPreparer(tools, d), keyed, [recorded, *workers], scores)
+            for d in SCORING_DIALECTS
+        },
+        "/v1/embeddings": endpoint(embedding, keyed, [recorded, vectors], KeptSender(VectorSender())),
+        "/v1/moderations": Endpoint(edge, ModerationPreparer(), keyed, [recorded, verdicts], KeptSender(ReadySender())),
         **ready_endpoints(edge, around, TokenCounting(catalogue=catalogue)),
     }
+
+
+def kept_answers(parts: GatewayParts) -> KeptAnswers | None:
+    """Answers of one message that a key gives again, beside the records of streams."""
+    store = parts.backends.streams
+    return None if store is None else KeptAnswers(store, parts.settings.streams)
 
 
 def build_edge(parts: GatewayParts) -> Edge:
@@ -199,7 +212,7 @@ def build_gateway(
         endpoints=endpoints,
         cancel_stream=streams.cancel,
         resume_stream=resume,
-        files=FileRoutes(edge, backends.files, settings.files),
+        files=FileRoutes(edge, backends.files, settings.files, kept_answers(parts)),
         batches=BatchRoutes(edge, backends.batches, catalogue, settings.batches),
         authenticate=edge.authenticate,
         usage=UsageRoute(edge.authenticate, parts.billing),

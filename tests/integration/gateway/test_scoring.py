@@ -20,6 +20,7 @@ from tests.support.paths import BASE_MODEL
 from tests.support.reference.shipped_model import VOCAB_SIZE, shipped_tokenizer
 from tests.support.reference.tiny_models import save_tiny_llama
 from tests.support.worlds.gateway_world import World, gateway_world
+from tests.support.worlds.stream_world import stream_worlds
 
 NO, YES = "0", "1"
 TEMPLATE = "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}answer:"
@@ -176,3 +177,16 @@ def test_the_prompt_of_qwen3_reranker_is_the_published_one() -> None:
         "<Query>: Q\n<Document>: D<|im_end|>\n"
         "<|im_start|>assistant\n<think>\n\n</think>\n\n"
     )
+
+
+async def test_scores_come_again_with_their_key(reference: Reference, redis_url: str, tmp_path: Path) -> None:
+    model, body = {"path": reference.folder, "name": "base"}, {"model": "base", "text_1": QUERY, "text_2": DOCUMENTS}
+    async with stream_worlds(redis_url, tmp_path, lease_s=600.0, model=model) as worlds:
+        answers = []
+        for asked in worlds:
+            asked.worker.script, asked.worker.logprobs_of = reference.script, reference.logprobs_of
+            headers = {"authorization": f"Bearer {asked.keys['user']}", "idempotency-key": "scores"}
+            answers.append(await asked.public.post("/v1/score", json=body, headers=headers))
+        assert [answer.headers.get("idempotent-replayed") for answer in answers] == [None, "true"]
+        assert answers[0].status_code == 200, answers[0].text
+        assert (answers[0].content, worlds[1].worker.submits) == (answers[1].content, [])

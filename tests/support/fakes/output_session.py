@@ -10,7 +10,9 @@ from typing import Any
 import grpc.aio
 
 from stratos.api.worker.v1 import decode_pb2
+from stratos.common.errors import NotFound
 from stratos.core.requests.records import RequestKey
+from stratos.rpc.errors import to_error_detail
 
 
 class FakeOutputSession:
@@ -29,12 +31,20 @@ class FakeOutputSession:
         """Tokens that were said in columns."""
         self.submit_of: dict[RequestKey, int] = {}
         self._write_lock = asyncio.Lock()
+        self._misses: list[asyncio.Task[None]] = []
 
     def count_submit(self, message: decode_pb2.SessionRequest) -> None:
         self.num_submits += 1
         assert message.submit_number == self.num_submits
         if self.has_columns:
             self.submit_of[RequestKey(message.submit.request_id, message.submit.attempt)] = message.submit_number
+
+    def miss(self, attach: decode_pb2.Attach) -> None:
+        """Say that nothing is kept for those that take over."""
+        error = to_error_detail(NotFound("not here"))
+        output = decode_pb2.RequestOutput(request_id=attach.request_id, attempt=attach.attempt, error=error)
+        outputs = decode_pb2.StepOutputs(num_submits=self.num_submits, outputs=[output])
+        self._misses.append(asyncio.create_task(self.write(decode_pb2.SessionResponse(step_outputs=outputs))))
 
     async def write(self, message: decode_pb2.SessionResponse) -> None:
         with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.UsageError):

@@ -16,7 +16,7 @@ from openai import AsyncOpenAI
 
 from stratos.api.common.v1 import common_pb2
 from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
-from stratos.common.errors import StratosError
+from stratos.common.errors import Busy, StratosError
 from stratos.core.adapter import Adapter
 from stratos.core.features import PROTOCOL_VERSION, Feature
 from stratos.core.placement import WorkerRole
@@ -115,8 +115,7 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
         welcome = welcome_to_pb(self.ref, self.features)
         welcome.takes_further, welcome.protocol_version = self.takes_further, self.protocol_version
         await context.write(decode_pb2.SessionResponse(welcome=welcome))
-        life = asyncio.create_task(self._live(session))
-        reads = asyncio.create_task(self._read(session))
+        life, reads = asyncio.create_task(self._live(session)), asyncio.create_task(self._read(session))
         resets = asyncio.create_task(self.reset.wait())
         try:
             await asyncio.wait({reads, resets}, return_when=asyncio.FIRST_COMPLETED)
@@ -138,6 +137,8 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
             session.count_submit(message)
             self.running[key] = asyncio.create_task(self._serve(submit, session))
             self.running[key].add_done_callback(lambda _: self.running.pop(key, None))
+        elif message.HasField("attach"):
+            session.miss(message.attach)
         elif message.HasField("usage_ack"):
             self.acknowledged += message.usage_ack.request_ids
         elif message.HasField("cancel"):
@@ -158,8 +159,7 @@ class FakeDecodeWorker(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
         error = self.error
         if self.busy_times:
             self.busy_times -= 1
-            error = StratosError("no room")
-            error.code = "busy"
+            error = Busy("no room")
         if error is not None:
             return await self._send(session, submit, error=to_error_detail(error))
         state = {c.index: len(c.emitted_ids) for c in submit.choices if not c.finished}

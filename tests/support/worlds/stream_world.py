@@ -167,9 +167,10 @@ async def stream_worlds(
     first: Mapping[str, Any] = MappingProxyType({}),
     lease_s: float = 0.6,
     keepalive_s: float = 0.02,
+    streams: Mapping[str, Any] = MappingProxyType({}),
     **more: Any,
 ) -> AsyncIterator[list[AdminWorld]]:
-    """Start them; ``first`` are settings of the first one's records, ``more`` of all.
+    """Start them; ``first`` are settings of the first one's records, ``streams`` of all records, ``more`` of all.
 
     A busy machine may hold all of them up for as long as their leases last: then one takes over from another.
     Tenants have no rates: a first request waits a second for its slice of one, and is refused where Redis is slower.
@@ -188,6 +189,7 @@ async def stream_worlds(
                     "follow_s": 0.02,
                     "lease_s": lease_s,
                     "call_s": 60.0,
+                    **streams,
                     **({} if number else first),
                 },
             }

@@ -263,9 +263,13 @@ class Gateway:
         cancel = decode_pb2.Cancel(request_id=request_id, attempt=attempt, choice_indexes=indexes)
         await self.call.write(decode_pb2.SessionRequest(cancel=cancel))
 
-    async def attach(self, request_id: str, received: list[int], attempt: int = 0) -> Stream:
+    async def attach(
+        self, request_id: str, received: list[int], attempt: int = 0, *, takes_over: bool = False
+    ) -> Stream:
         stream = self.streams[request_id, attempt] = Stream(tokens={0: list(received)})
-        attach = decode_pb2.Attach(request_id=request_id, attempt=attempt, num_received={0: len(received)})
+        attach = decode_pb2.Attach(
+            request_id=request_id, attempt=attempt, num_received={0: len(received)}, takes_over=takes_over
+        )
         await self.call.write(decode_pb2.SessionRequest(attach=attach))
         return stream
 

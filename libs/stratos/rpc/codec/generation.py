@@ -103,6 +103,14 @@ def cancel(key: RequestKey, choices: tuple[int, ...] = ()) -> decode_pb2.Session
     return decode_pb2.SessionRequest(cancel=message)
 
 
+def take_over(key: RequestKey, num_received: Mapping[int, int]) -> decode_pb2.SessionRequest:
+    """Goes on, as a new attempt, with what an older one of the request runs there."""
+    message = decode_pb2.Attach(
+        request_id=key.request_id, attempt=key.attempt, num_received=num_received, takes_over=True
+    )
+    return decode_pb2.SessionRequest(attach=message)
+
+
 def submit_to_pb(submission: Submission, now_s: float) -> decode_pb2.Submit:
     """An attempt as a message that leaves at ``now_s``."""
     request = submission.request

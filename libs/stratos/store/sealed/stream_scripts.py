@@ -139,10 +139,11 @@ return found
 # KEYS: those of each tenant in turn. ARGV: gateway, milliseconds of a lease, milliseconds that streams
 # are kept, and one JSON of a list for each stream, as many arguments cost the gateway several times that: place of its
 # tenant from 0, id, epoch, number of its block or -1, text of that block, what follows ("" go on, "d" done, "r" given
-# up), text of the end, number of the stream in frames of this gateway. Another JSON has the frames: place of the
-# tenant, turn, text or "", fields of frames that nothing needs any more. A third one has streams whose lease alone is
-# renewed: place of the tenant, ids and epochs with blanks between. Answers a letter for each stream (ok, fenced,
-# cancelled, gone) and the ids of streams of these tenants that the gateway has lost, each after a blank.
+# up), text of the end, or of where it runs, number of the stream in frames of this gateway. Another JSON has the
+# frames: place of the tenant, turn, text or "", fields of frames that nothing needs any more. A third one has streams
+# whose lease alone is renewed: place of the tenant, ids and epochs with blanks between. Answers a letter for each
+# stream (ok, fenced, cancelled, gone) and the ids of streams of these tenants that the gateway has lost, each after a
+# blank.
 WRITE = (
     _HEAD
     + """
@@ -168,8 +169,9 @@ for _, row in ipairs(cjson.decode(ARGV[4])) do
     if ends == 'd' then
       meta.s, meta.o = 'done', ''
       put(keys, id, meta, 'd', last)
-    elseif ends == 'r' then
-      meta.o = ''
+    else
+      if last ~= '' then put(keys, id, meta, 'd', last) end
+      if ends == 'r' then meta.o = '' end
     end
     save(keys, id, meta, ttl)
   end

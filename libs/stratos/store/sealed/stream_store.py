@@ -1,6 +1,7 @@
 """Records of streams, for all gateways: what is needed to go on with an answer whose gateway is gone.
 
-<prefix>:streams:<tenant>         hash: <id> meta, <id>/h sealed head, <id>/<n> sealed tokens, <id>/d sealed end
+<prefix>:streams:<tenant>         hash: <id> meta, <id>/h sealed head, <id>/<n> sealed tokens, <id>/d sealed end,
+                                  and before it where the stream runs
 <prefix>:streams:<tenant>:until   sorted set of the ids, by the milliseconds at which each one ends
 <prefix>:streams:<tenant>:bytes   bytes of all of them
 <prefix>:streams:<tenant>:frames  hash: newest tokens of all its streams at each gateway, sealed together
@@ -94,6 +95,7 @@ class StreamRecord:
     epoch: int = 0
     head: bytes = b""
     end: bytes = b""
+    """Facts of the end; of one that is open, where it runs."""
     blocks: Sequence[bytes] = ()
     tail: Mapping[int, int] = field(default_factory=dict)
     """Newest tokens of its only choice, by their numbers among the pieces of all its blocks; some are in those, too."""
@@ -118,6 +120,7 @@ class StreamWrite:
     ends: str = ""
     """"d" done, "r" given up."""
     end: bytes = b""
+    """Facts of the end; before it, where the stream runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +276,7 @@ class StreamStore:
             return place, stream_id, -1, -1, "", "", "", 0
         head = f"{write.tenant_id}/{stream_id}/"
         content = _text(cipher, write.content, f"{head}{write.block}") if write.block >= 0 else ""
-        end = _text(cipher, write.end, f"{head}d") if write.ends == "d" else ""
+        end = _text(cipher, write.end, f"{head}d") if write.end else ""
         return place, stream_id, write.epoch, write.block, content, write.ends, end, write.number
 
     def _tenant(self, tenants: dict[str, _TenantOfCall], tenant_id: str) -> _TenantOfCall:

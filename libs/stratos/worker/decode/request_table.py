@@ -134,9 +134,9 @@ class RequestTable:
         if self.is_draining:
             raise Draining("this worker is leaving; ask the router for a new placement")
         known = self._records.get(key.request_id)
-        if known is not None and known.key.attempt >= key.attempt:
+        if known is not None and (attempt := known.owned_key.attempt) >= key.attempt:
             raise BadRequest(
-                f"attempt {known.key.attempt} of this request is open here; Attach picks it up, a new attempt needs "
+                f"attempt {attempt} of this request is open here; Attach picks it up, a new attempt needs "
                 "a higher number",
                 param="attempt",
                 code="duplicate_attempt",
@@ -157,13 +157,13 @@ class RequestTable:
 
     def cancel(self, key: RequestKey, choice_indexes: tuple[int, ...] = ()) -> None:
         """End a request or some of its choices; unknown ones are ignored."""
-        record = self._find(key)
+        record = self._owned(key)
         if record is None:
             return
         if not choice_indexes:
             self._remove(record)
             return
-        self._engine.abort(key, choice_indexes)
+        self._engine.abort(record.key, choice_indexes)
         record.cancel_choices(choice_indexes)
         self._mark(record)
 
@@ -173,12 +173,36 @@ class RequestTable:
         Raises:
             NotFound: no such request; it ended, was freed or never was here.
         """
-        record = self._find(key)
+        record = self._owned(key)
         if record is None:
-            raise NotFound("this worker does not have that request any more; resume it with a new attempt")
-        if (old := self._sessions.get(key)) is not None:
+            raise _not_here()
+        self._attach(session, record, num_received)
+
+    def take_over(self, session: OutputSession, key: RequestKey, num_received: dict[int, int]) -> None:
+        """Let ``session`` go on with a request of another gateway, under a newer attempt: its key is the fence.
+
+        What the older one still says of it, its Cancel above all, is of an attempt that is not known any more.
+
+        Raises:
+            NotFound: no such request, or its log does not have all that was not received.
+            BadRequest: this attempt, or a newer one, has it.
+        """
+        record = self._records.get(key.request_id)
+        if record is None or not record.has_behind(num_received):
+            raise _not_here()
+        if record.owned_key.attempt >= key.attempt:
+            text = f"attempt {record.owned_key.attempt} has this request; attempt {key.attempt} is fenced off"
+            raise BadRequest(text, param="attempt", code="fenced_attempt")
+        logger.debug(
+            "request %s, attempt %d, goes on as attempt %d", record.label, record.owned_key.attempt, key.attempt
+        )
+        record.owned_key = key
+        self._attach(session, record, num_received)
+
+    def _attach(self, session: OutputSession, record: RequestRecord, num_received: dict[int, int]) -> None:
+        if (old := self._sessions.get(record.key)) is not None:
             old.forget(record)
-        self._sessions[key] = session
+        self._sessions[record.key] = session
         record.orphan_since_s = None
         record.rewind(num_received)
         session.mark(record)
@@ -203,7 +227,7 @@ class RequestTable:
     def discard_sent(self, keys: list[RequestKey]) -> None:
         """Forget those of ``keys`` that ended and whose last output was handed to the stream."""
         for key in keys:
-            if (record := self._find(key)) is not None and record.is_sent and key in self._sessions:
+            if (record := self._owned(key)) is not None and record.is_sent and record.key in self._sessions:
                 self._remove(record)
 
     def on_step(self, result: StepResult) -> None:
@@ -269,8 +293,14 @@ class RequestTable:
     # -- inside ------------------------------------------------------------------------------------
 
     def _find(self, key: RequestKey) -> RequestRecord | None:
+        """The request that the engine calls so."""
         record = self._records.get(key.request_id)
         return record if record is not None and record.key == key else None
+
+    def _owned(self, key: RequestKey) -> RequestRecord | None:
+        """The request that its gateway calls so."""
+        record = self._records.get(key.request_id)
+        return record if record is not None and record.owned_key == key else None
 
     def _append(self, record: RequestRecord, output: ChoiceOutput) -> None:
         try:
@@ -342,3 +372,7 @@ class RequestTable:
             if not prefilling.done():
                 prefilling.cancel()
                 await asyncio.wait({prefilling})
+
+
+def _not_here() -> NotFound:
+    return NotFound("this worker does not have that request any more; resume it with a new attempt")

@@ -102,7 +102,7 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
                 attach = message.attach
                 key = RequestKey(attach.request_id, attach.attempt)
                 try:
-                    table.attach(session, key, dict(attach.num_received))
+                    (table.take_over if attach.takes_over else table.attach)(session, key, dict(attach.num_received))
                 except StratosError as error:
                     session.refuse(key, error)
             case _:

@@ -237,6 +237,8 @@ class ClientRequest(Generic[P]):
     """Digests of revisions whose last worker left while it waited."""
     trail: dict[str, Any] = field(default_factory=dict)
     """Sections of its receipt (``core.ledger.receipt``), each noted where its facts are decided."""
+    whole: bytes = b""
+    """Its answer where that is one message, about to be sent."""
     sent: list[ChoiceChunk] = field(default_factory=list)
     """Chunks that the client was sent so far, where ``when_sent`` wants them."""
     when_sent: Callable[[Sequence[ChoiceChunk]], None] | None = None

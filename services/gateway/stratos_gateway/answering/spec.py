@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stratos.core.ledger.usage import MeterTag
+from stratos.core.placement import Placement
 from stratos.core.requests.continuation import num_prior_tokens
 from stratos.core.requests.records import ChoiceState, FinishReason
 from stratos.core.requests.sampling_params import SamplingParams
@@ -38,6 +39,8 @@ class GenerationSpec:
     """Id of the generation; empty draws one."""
     epoch: int = 1
     """Number of its owner, see ``AnswerIdentity``."""
+    runs_at: Placement | None = None
+    """Where its last owner had it run, and may run it still."""
     prior: tuple[ChoiceState, ...] = ()
     """Choices of an earlier answer that this one goes on from; empty begins them."""
     open_ends: frozenset[FinishReason] = frozenset()

@@ -21,4 +21,5 @@ async def send_whole(request: ClientRequest[Any], response: Response, *, is_bill
     except StratosError:
         if not is_billed:
             raise
+    request.whole = bytes(response.body)
     await response(request.http.scope, request.http.receive, request.send)

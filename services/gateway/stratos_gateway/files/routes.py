@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import orjson
 from redis.exceptions import RedisError
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -21,6 +22,8 @@ from stratos_gateway.files.settings import FilesConfig
 from stratos_gateway.files.upload import PURPOSE, Upload
 from stratos_gateway.http.body import OrjsonResponse
 from stratos_gateway.http.errors import error_body
+from stratos_gateway.replays.once import REPLAYED, KeptAnswers
+from stratos_gateway.streams.asking import NO_STREAM, STREAM_HEADER, idempotency_key
 
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 _MAX_LIMIT = 10_000
@@ -35,17 +38,21 @@ class FileRoutes:
         edge: keys and places of bodies.
         store: of files; ``None`` keeps none.
         config: their bounds.
+        kept: answers to uploads with a key; ``None`` keeps none.
     """
 
-    def __init__(self, edge: Edge, store: FileStore | None, config: FilesConfig) -> None:
+    def __init__(
+        self, edge: Edge, store: FileStore | None, config: FilesConfig, kept: KeptAnswers | None = None
+    ) -> None:
+        self._kept = kept
         self._edge = edge
         self._store = store
         self._config = config
 
     async def create(self, request: Request) -> Response:
-        """Take a file."""
+        """Take a file; one that comes again with its key is there once."""
         tenant, store = await self._edge.authenticate(request), self.store()
-        config, file_id = self._config, new_file_id()
+        config, file_id, key = self._config, new_file_id(), idempotency_key(request.headers)
         self._edge.admission.check(tenant)
         async with _answering():
             writer = await store.writer(tenant.id, file_id)
@@ -55,11 +62,24 @@ class FileRoutes:
             with self._edge.bodies.enter(tenant):
                 kept_s = await self._read(request, upload)
             stored = StoredFile(id=file_id, filename=upload.filename, purpose=PURPOSE, facts=upload.facts)
-            async with _answering():
-                found = await store.put(tenant.id, stored, writer, min(kept_s or config.kept_s, config.kept_s))
-        if found is None:
-            raise InsufficientQuota("the tenant has no room for this file: delete some, or wait until one expires")
-        return OrjsonResponse(file_object(found))
+
+            async def put() -> bytes:
+                async with _answering():
+                    found = await store.put(tenant.id, stored, writer, min(kept_s or config.kept_s, config.kept_s))
+                if found is None:
+                    text = "the tenant has no room for this file: delete some, or wait until one expires"
+                    raise InsufficientQuota(text)
+                return orjson.dumps(file_object(found))
+
+            if not key or self._kept is None:
+                return _json(await put())
+            async with self._kept.once(tenant.id, key, request.url.path, upload.content) as turn:
+                if turn is None:
+                    return _json(await put(), (STREAM_HEADER, NO_STREAM))
+                if turn.answer:
+                    return _json(turn.answer, REPLAYED)
+                turn.made = await put()
+                return _json(turn.made)
 
     async def list_files(self, request: Request) -> Response:
         """Files in pages, the newest first."""
@@ -139,6 +159,11 @@ class FileRoutes:
             raise BodyTimeout(f"the file did not arrive within {self._config.upload_s:g} s") from error
         except OSError as error:
             raise DependencyDown("the gateway's disk takes no file now") from error
+
+
+def _json(content: bytes, *headers: tuple[bytes, bytes]) -> Response:
+    shown = {name.decode(): value.decode() for name, value in headers}
+    return Response(content, headers=shown, media_type="application/json")
 
 
 def file_object(file: StoredFile) -> dict[str, Any]:

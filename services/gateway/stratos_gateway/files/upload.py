@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
+
+import orjson
 
 from stratos.common.errors import BadRequest, RequestTooLarge
 from stratos.store.sealed.file_writer import FileWriter
@@ -35,6 +38,7 @@ class Upload:
         self._max_bytes = max_bytes
         self._fields: dict[str, bytes] = {}
         self._take: Callable[[bytes], None] = lambda data: None
+        self._hash = hashlib.sha256()
         self.filename = ""
 
     def feed(self, data: bytes) -> None:
@@ -59,6 +63,12 @@ class Upload:
         self._check.finish()
         self._writer.finish(self._check.index)
         return kept_s
+
+    @property
+    def content(self) -> bytes:
+        """Fields of the form, and a hash of the file: an upload that comes again has the same."""
+        fields = {name: value.hex() for name, value in self._fields.items()}
+        return orjson.dumps([self.filename, fields, self._hash.hexdigest()], option=orjson.OPT_SORT_KEYS)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -89,6 +99,7 @@ class Upload:
             raise RequestTooLarge(f"the file is larger than {self._max_bytes} bytes", param="file")
         self._check.feed(data)
         self._writer.write(data)
+        self._hash.update(data)
 
     def _kept_s(self) -> float | None:
         if _ANCHOR not in self._fields and _SECONDS not in self._fields:

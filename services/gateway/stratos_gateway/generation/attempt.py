@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from stratos.common.errors import StratosError
+from stratos.common.errors import NotFound, StratosError, StreamMoved
 from stratos.core.generation import ChoiceDelta, RequestDelta
 from stratos.core.requests.records import RequestKey
 from stratos_gateway.generation.journal import JournalConflict
@@ -16,6 +16,8 @@ from stratos_gateway.generation.transcript import Transcript
 from stratos_gateway.sessions.session import WorkerSession
 
 _log = logging.getLogger(__name__)
+FENCED = "fenced_attempt", "duplicate_attempt"
+"""Words of a worker for an attempt that is not newer than the one that it has of the request."""
 
 
 class Attempt:
@@ -27,6 +29,7 @@ class Attempt:
         key: request and epoch.
         label: the request's name for log lines.
         on_settled: called once when the request has settled at the worker.
+        is_taken_over: it goes on with what another gateway began there.
     """
 
     def __init__(
@@ -36,7 +39,10 @@ class Attempt:
         key: RequestKey,
         label: str,
         on_settled: Callable[[], None],
+        *,
+        is_taken_over: bool = False,
     ) -> None:
+        self._is_taken_over = is_taken_over
         self.label = label
         self.is_settled = False
         """The worker has made some steps after the one of the first token."""
@@ -81,7 +87,7 @@ class Attempt:
         for choice in output.choices:
             self._accept(choice, now_s)
         if output.receipt is not None:
-            self._transcript.accept_receipt(output.receipt)
+            self._transcript.accept_receipt(output.receipt, is_new=not self._is_taken_over)
         if output.drafts is not None:
             self._transcript.accept_drafts(self._key.attempt, output.drafts)
         if output.error is not None:
@@ -147,7 +153,12 @@ class Attempt:
 
     def _fail_there(self, error: StratosError) -> None:
         self._is_over_there = True
-        if (cause := cause_of(error)) is not None:
+        cause = cause_of(error)
+        if self._is_taken_over and isinstance(error, NotFound):
+            cause = Cause.MISSED
+        elif error.code in FENCED:
+            error = StreamMoved("another gateway has taken this stream over")
+        if cause is not None:
             self._settle(cause)
         elif not self._end.done():
             self._end.set_exception(error)

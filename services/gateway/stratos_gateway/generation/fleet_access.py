@@ -23,6 +23,8 @@ class FleetAccess:
     clock: Clock
     metrics: GatewayMetrics
     placement_timeout_s: float
+    takeover_timeout_s: float = 1.0
+    """Most seconds for reaching a worker that may run another gateway's attempt still."""
     tracing: Tracing = TRACING_OFF
     zone: str = ""
     """Where this gateway runs."""

@@ -38,6 +38,7 @@ from stratos_gateway.generation.recovery import AttemptLoss, Attempts, Cause
 from stratos_gateway.generation.succession import MayMove
 from stratos_gateway.generation.trail import AttemptTrail, drafts_section, pins_section, prompt_section
 from stratos_gateway.generation.transcript import PassOn, Transcript, notify_nothing, pass_nothing
+from stratos_gateway.sessions.session import WorkerSession
 
 _log = logging.getLogger(__name__)
 
@@ -94,6 +95,8 @@ class Generation:
         """Its attempts so far, of which the first ``MAX_ITEMS`` are kept."""
         self.last_submitted: int | None = None
         """Attempt that a worker last got."""
+        self.runs_at: Placement | None = None
+        """Its place."""
         self._fleet = fleet
         self._notify = notify
         self._attempt: Attempt | None = None
@@ -117,6 +120,8 @@ class Generation:
         end_s, now_s = self.spec.terms.end_s, self._fleet.clock.now()
         try:
             async with asyncio.timeout(None if end_s is None else max(0.0, end_s - now_s)) as limit:
+                if (begun := self.spec.runs_at) is not None and await self._is_there(begun):
+                    await self._run_attempt(begun)
                 while not self.transcript.is_complete:
                     await self._run_attempt()
         except TimeoutError:
@@ -188,15 +193,20 @@ class Generation:
             return DeadlinePassed()
         return QueueTimeout("the request's deadline passed before its first token")
 
-    async def _run_attempt(self) -> None:
+    async def _is_there(self, begun: Placement) -> bool:
+        return await self._fleet.sessions.is_back(begun.worker, self._fleet.takeover_timeout_s)
+
+    async def _run_attempt(self, begun: Placement | None = None) -> None:
+        """Run an attempt; ``begun`` is where an older owner's runs, which goes on as this one."""
         num_before = self.transcript.num_new_tokens
-        placement = await self._attempts.place(num_before)
-        self._fleet.prefix_names.learn(self.spec.model_digest, placement)
+        placement = begun or await self._attempts.place(num_before)
+        if begun is None:
+            self._fleet.prefix_names.learn(self.spec.model_digest, placement)
         outcome, loss, num_after = Outcome.CANCELLED, None, num_before
         with self._attempts.span("attempt") as span:
             try:
-                loss = await self._execute(placement, span.trace)
-                outcome = Outcome.FINISHED if loss is None else Outcome.FAILED
+                loss = await self._execute(placement, span.trace, is_taken_over=begun is not None)
+                outcome = _outcome_of(loss)
                 if loss is not None:
                     span.set(cause=loss.cause)
                     span.fail(loss.cause)
@@ -213,7 +223,7 @@ class Generation:
         if loss is not None:
             await self._attempts.prepare_next(loss, placement)
 
-    async def _execute(self, placement: Placement, trace: TraceContext) -> AttemptLoss | None:
+    async def _execute(self, placement: Placement, trace: TraceContext, *, is_taken_over: bool) -> AttemptLoss | None:
         """Run one attempt; returns why another one is due, if it is."""
         if self.transcript.is_complete:  # its choices were ended while it waited
             return None
@@ -221,12 +231,17 @@ class Generation:
             session = await self._fleet.sessions.get(placement.worker)
         except WorkerLost:
             return AttemptLoss(cause=Cause.UNREACHABLE)
-        submission, num_before = self._submission(placement, trace), self.transcript.num_output_tokens
-        key, on_settled = submission.request.key, partial(self._attempts.settle, placement)
-        attempt = self._attempt = Attempt(self.transcript, session, key, self._attempts.label, on_settled)
+        num_before, on_settled = self.transcript.num_output_tokens, partial(self._attempts.settle, placement)
+        key = RequestKey(self.request_id, self._attempts.number)
+        attempt = self._attempt = Attempt(
+            self.transcript, session, key, self._attempts.label, on_settled, is_taken_over=is_taken_over
+        )
         try:
-            session.submit(submission, attempt)
-            self.last_submitted = key.attempt
+            if is_taken_over:
+                self._take_over(session, key, attempt)
+            else:
+                session.submit(self._submission(placement, trace), attempt)
+            self.runs_at, self.last_submitted = placement, key.attempt
             cause = await attempt.wait()
         except WorkerLost:
             cause = Cause.UNREACHABLE
@@ -241,10 +256,18 @@ class Generation:
         return AttemptLoss(
             cause=cause,
             has_progressed=has_progressed,
-            is_settled=attempt.is_settled,
+            is_settled=attempt.is_settled or is_taken_over,
             was_taken=attempt.was_taken,
             step=session.step,
         )
+
+    def _take_over(self, session: WorkerSession, key: RequestKey, attempt: Attempt) -> None:
+        """Go on with what runs there; choices that ended here may not have heard of it."""
+        choices = self.transcript.choices
+        num_received = {choice.index: len(choice.ids) for choice in choices if not choice.is_finished}
+        session.take_over(key, num_received, attempt, is_metered=self.spec.meter is not None)
+        if ended := tuple(choice.index for choice in choices if choice.is_finished):
+            session.cancel(key, ended)
 
     def _placement_request(self, waiting: Waiting) -> PlacementRequest:
         spec, num_choices = self.spec, len(self.transcript.choices)
@@ -312,3 +335,9 @@ class Generation:
             terms=replace(spec.terms, deadline_s=None) if self.transcript.num_new_tokens else spec.terms,
             num_prior_tokens=spec.num_prior_tokens,
         )
+
+
+def _outcome_of(loss: AttemptLoss | None) -> Outcome:
+    if loss is None:
+        return Outcome.FINISHED
+    return Outcome.CANCELLED if loss.cause is Cause.MISSED else Outcome.FAILED

@@ -9,6 +9,7 @@
                    cached; after ``MAX_UNSUPPORTED`` of them the request is refused
     "lost", "broken", "hang"  the worker is gone, or stands still: ``suspicion`` says whether the request may be the
                    cause.  One that only lost its connection is no victim, and may be chosen again.
+    "missed"       is placed like a first one: what another gateway had begun there is not to be gone on with
     "conflict"     goes elsewhere; after ``MAX_CONFLICTS`` of them without a settled attempt the request is refused
 
 A worker that is to be avoided is avoided while another one serves the model; one that stood still, until it moves.
@@ -68,6 +69,8 @@ class Cause(enum.StrEnum):
     """The session ended, and nothing says why."""
     HANG = "hang"
     CONFLICT = "conflict"
+    MISSED = "missed"
+    """The worker has nothing of the older owner's attempt that could be gone on with."""
 
     @property
     def is_loss(self) -> bool:
@@ -77,7 +80,7 @@ class Cause(enum.StrEnum):
     @property
     def excludes_worker(self) -> bool:
         """The next attempt must not go to the same process; one that is merely full may have room again."""
-        return self is not Cause.BUSY
+        return self not in (Cause.BUSY, Cause.MISSED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

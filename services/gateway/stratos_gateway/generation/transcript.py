@@ -224,11 +224,14 @@ class Transcript:
         """Keep those of the first attempt that got so far; later ones do not ask for them."""
         self.prompt_logprobs = self.prompt_logprobs or tuple(logprobs)
 
-    def accept_receipt(self, receipt: Receipt) -> None:
-        """Keep and count where the prompt was computed."""
+    def accept_receipt(self, receipt: Receipt, *, is_new: bool = True) -> None:
+        """Keep where the prompt was computed, and count it; one that is not new is of another gateway's attempt."""
         self.receipt = self.receipt or receipt
         self.is_exact &= receipt.is_exact and receipt.numerics_id == self.receipt.numerics_id
-        self._metrics.observe_receipt(receipt)
+        if is_new:
+            self._metrics.observe_receipt(receipt)
+        else:
+            self._metrics.stream_records.labels("attached").inc()
 
     def accept_drafts(self, attempt: int, drafts: DraftUse) -> None:
         """Keep what became of an attempt's drafts; a worker may say it again."""

@@ -64,10 +64,10 @@ class SessionPool:
         self._on_change(len(self._sessions))
         return session
 
-    async def is_back(self, worker: WorkerRef) -> bool:
+    async def is_back(self, worker: WorkerRef, within_s: float = RETURN_TIMEOUT_S) -> bool:
         """Whether a worker process whose session broke takes a new one at once: only the connection was lost."""
         try:
-            async with asyncio.timeout(RETURN_TIMEOUT_S):
+            async with asyncio.timeout(within_s):
                 await self.get(worker)
         except (WorkerLost, TimeoutError):
             return False

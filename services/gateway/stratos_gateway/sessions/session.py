@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import grpc
@@ -157,6 +157,29 @@ class WorkerSession:
         if self._meter is not None and submission.meter is not None:
             self._meter.begin(key.request_id)
 
+    def take_over(
+        self, key: RequestKey, num_received: Mapping[int, int], sink: AttemptSink, *, is_metered: bool
+    ) -> None:
+        """Go on with what an older attempt of another gateway runs at the worker.
+
+        Args:
+            key: of the new attempt.
+            num_received: emitted tokens that are known, of each choice that goes on.
+            sink: hears what follows them, or that the worker has nothing to go on with.
+            is_metered: it is billed.
+
+        Raises:
+            WorkerLost: the session has broken.
+            Overloaded: the worker does not take messages.
+        """
+        if self.is_broken:
+            raise WorkerLost(f"the session with {self.worker.worker_id} broke")
+        if not self._outbox.put(codec.take_over(key, num_received)):
+            raise Overloaded(f"{self.worker.worker_id} does not take messages")
+        self._sinks[key] = sink
+        if self._meter is not None and is_metered:
+            self._meter.begin(key.request_id)
+
     def cancel(self, key: RequestKey, choices: tuple[int, ...] = ()) -> None:
         """End an attempt, or some of its choices; without ``choices`` nothing of it is delivered any more."""
         if not choices:
@@ -284,4 +307,4 @@ class WorkerSession:
         _log.warning("session with %s (%s) is lost: %s", self.worker.worker_id, self.worker.incarnation, reason)
         self._call.cancel()
         for key, sink in sinks.items():
-            sink.on_lost(cause, was_taken=self._number_of[key] <= self._num_taken)
+            sink.on_lost(cause, was_taken=self._number_of.get(key, 0) <= self._num_taken)

@@ -16,6 +16,8 @@ from starlette.datastructures import Headers
 from stratos.common.errors import BadRequest
 
 KEY_HEADER, CURSOR_HEADER, STREAM_HEADER = "idempotency-key", "last-event-id", b"x-stratos-stream"
+NO_STREAM = b"none"
+"""Value of the header where a record was wanted and there is none."""
 MAX_KEY_CHARS = 255
 _MAX_CURSOR_CHARS = 4096
 _PREFIX = "strm_"
@@ -56,6 +58,11 @@ def bad_cursor() -> BadRequest:
 def keyed_hash(key: bytes, what: str) -> str:
     """64 digits that nothing can be told from without the key."""
     return hmac.new(key, what.encode(), hashlib.sha256).hexdigest()
+
+
+def body_fingerprint(sub_key: bytes, path: str, body: bytes) -> str:
+    """Hash of what a request with a key has to be each time."""
+    return hmac.new(sub_key, path.encode() + b"\0" + body, hashlib.sha256).hexdigest()
 
 
 def stream_id(sub_key: bytes, idempotency: str) -> str:

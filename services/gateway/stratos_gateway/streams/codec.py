@@ -20,6 +20,7 @@ import orjson
 
 from stratos.common.leb128 import add_number, read_number
 from stratos.core.adapter import AdapterRef
+from stratos.core.placement import Placement, WorkerRef, WorkerRole
 from stratos.core.requests.records import FinishReason, PositionLogprobs, TokenLogprob
 from stratos_gateway.openai.rendering import AnswerIdentity
 
@@ -219,6 +220,30 @@ def _token(numbers: Iterator[int]) -> TokenLogprob:
     token_id, rank = read_number(numbers, next(numbers)), read_number(numbers, next(numbers))
     (logprob,) = _FLOAT.unpack(bytes(islice(numbers, _FLOAT.size)))
     return TokenLogprob(token_id, logprob, rank)
+
+
+def encode_places(places: Sequence[Placement | None]) -> bytes:
+    """Where the generation of each prompt runs, as JSON: for a gateway that takes the stream over."""
+    return orjson.dumps([None if place is None else _place_fields(place) for place in places])
+
+
+def _place_fields(place: Placement) -> list[str]:
+    worker = place.worker
+    return [worker.worker_id, worker.incarnation, worker.address, place.handoff_id, place.router_address]
+
+
+def decode_places(content: bytes, num_prompts: int) -> Sequence[Placement | None]:
+    """The way back; nothing is known where nothing was written, or by another version."""
+    try:
+        found = [None if fields is None else _placement(*fields) for fields in orjson.loads(content or b"[]")]
+    except (orjson.JSONDecodeError, TypeError):
+        found = []
+    return found if len(found) == num_prompts else [None] * num_prompts
+
+
+def _placement(worker_id: str, incarnation: str, address: str, handoff_id: str, router_address: str) -> Placement:
+    worker = WorkerRef(worker_id=worker_id, incarnation=incarnation, address=address, role=WorkerRole.DECODE)
+    return Placement(decode=worker, handoff_id=handoff_id, router_address=router_address)
 
 
 def encode_end(num_cached: Sequence[int]) -> bytes:

@@ -19,6 +19,7 @@ from stratos_gateway.answering.output import ChunkOutput, collected
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
 from stratos_gateway.generation.source import GeneratedOutput, WorkersSource
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+from stratos_gateway.streams.codec import decode_places
 from stratos_gateway.streams.cursor import Cursor
 from stratos_gateway.streams.desk import SealedStreams
 from stratos_gateway.streams.owned import OwnedStream, Ownership
@@ -42,6 +43,8 @@ class Following:
     """Told in which second the answer ended."""
     may_take: bool
     """Whether it goes on here once its gateway is gone; one without a client is left to the gateways' queue."""
+    may_attach: bool
+    """Whether it goes on with what its worker runs still."""
     take: Callable[[Ownership, GeneratedOutput], OwnedStream]
     """Records the stream from there on, as this gateway's own."""
 
@@ -155,7 +158,10 @@ class FollowedOutput(ChunkOutput):
         following, request = self._following, self._request
         prepared, reading = request.prepared, self._reading
         await request.redeem(reading.usage.num_output_tokens > 0)
-        specs = tuple(replace(spec, epoch=found.epoch) for spec in prepared.specs)
+        places = decode_places(found.end if following.may_attach else b"", len(prepared.specs))
+        specs = tuple(
+            replace(spec, epoch=found.epoch, runs_at=place) for spec, place in zip(prepared.specs, places, strict=True)
+        )
         request.prepared = replace(prepared, specs=specs)
         for choice in reading.choices:
             choice.num_delivered = len(choice.ids) - choice.num_prior

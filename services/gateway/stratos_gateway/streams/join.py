@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +20,7 @@ from stratos.common.errors import (
     StreamGone,
     StreamMoved,
 )
+from stratos.core.placement import Placement
 from stratos.store.sealed.stream_store import Found, StreamAsk, StreamRecord
 from stratos_gateway.answering.chain import note_recorded
 from stratos_gateway.answering.output import Output
@@ -34,7 +33,9 @@ from stratos_gateway.openai.chunks import Usage
 from stratos_gateway.openai.rendering import AnswerIdentity
 from stratos_gateway.preparation.options import num_prompt_logprobs
 from stratos_gateway.streams.asking import (
+    NO_STREAM,
     STREAM_HEADER,
+    body_fingerprint,
     cursor_tag,
     idempotency_key,
     last_event_id,
@@ -55,8 +56,6 @@ RUN = "stratos.background_run"
 """Key of an ASGI scope in which a gateway answers a stream without a client: its ``BackgroundRun``."""
 SEEN_EVENTS = "stratos.seen_events"
 """Key of an ASGI scope whose client says how many events of the record it has."""
-NO_STREAM = b"none"
-"""Value of the header where a record was wanted and there is none."""
 _UNREAD = "the record of this stream cannot be read or written"
 
 
@@ -155,7 +154,9 @@ class StreamJoin:
                     key_id=tenant.key_id,
                 )
             )
-        fingerprint = "" if resumed else _fingerprint(sub_key, http.url.path, request.asked_text or request.body_text)
+        fingerprint = (
+            "" if resumed else body_fingerprint(sub_key, http.url.path, request.asked_text or request.body_text)
+        )
         ask = StreamAsk(
             tenant_id=tenant.id,
             stream_id=stream,
@@ -296,6 +297,7 @@ class StreamJoin:
             workers=self._workers,
             note_end=ended.set,
             may_take=joined.run is not None or not request.prepared.body.is_background,
+            may_attach=self._config.attach_s > 0,
             take=take,
         )
         request.followed = FollowedAnswer(following, found)
@@ -322,7 +324,14 @@ class StreamJoin:
                 return (0,) * num_prompts
             return [generation.transcript.num_cached_tokens for generation in found.generations]
 
+        def places() -> Sequence[Placement | None]:
+            found = output()
+            known = [generation.runs_at for generation in found.generations] if isinstance(found, Fanout) else []
+            return known if any(known) else ()
+
         owned.num_cached, owned.ended_unix_s = num_cached, renderer.answer.wall_clock
+        if self._config.attach_s:
+            owned.places = places
         renderer.recorder = owned
         request.detach_s = request.tenant.plan.detach_s
         self._desk.own(owned)
@@ -351,7 +360,3 @@ def _prepare(request: ClientRequest[PreparedGeneration], identity: AnswerIdentit
     renderer = NumberedRenderer(prepared.renderer, place.tag, place.num_choices, place.cursor)
     request.prepared = replace(prepared, renderer=renderer)
     return renderer
-
-
-def _fingerprint(sub_key: bytes, path: str, body: bytes) -> str:
-    return hmac.new(sub_key, path.encode() + b"\0" + body, hashlib.sha256).hexdigest()

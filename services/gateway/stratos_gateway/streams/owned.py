@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stratos.common.errors import StratosError
+from stratos.core.placement import Placement
 from stratos.core.requests.records import PositionLogprobs
 from stratos.store.sealed.stream_frames import StreamFrame
 from stratos.store.sealed.stream_scripts import MOST_TURNS
 from stratos.store.sealed.stream_store import StreamWrite
 from stratos_gateway.openai.chunks import ChoiceChunk
-from stratos_gateway.streams.codec import Piece, add_piece, add_tokens, encode_block, encode_end
+from stratos_gateway.streams.codec import Piece, add_piece, add_tokens, encode_block, encode_end, encode_places
 
 BLOCK_BYTES = 1024
 """A block is written again, longer, until it has so many: about 300 tokens."""
@@ -76,6 +77,11 @@ class OwnedStream:
         self.num_cached: Callable[[], Sequence[int]] = tuple
         """Cached tokens of each prompt."""
         self.ended_unix_s: Callable[[], float]
+        self.places: Callable[[], Sequence[Placement | None]] = tuple
+        """Where each prompt runs."""
+        self._told_places: Sequence[Placement | None] = ()
+        """The same as it is recorded, and as it was written last."""
+        self._written_places: Sequence[Placement | None] = ()
         self.is_lost = False
         """It is not recorded any more."""
         self.is_due = False
@@ -182,8 +188,11 @@ class OwnedStream:
         self.pack()
         self.is_due = False
         is_new, ends, end = len(self._pieces) > self._num_written, self.ends, b""
+        places = self._written_places = () if ends else self.places()
         if ends == DONE:
             end = encode_end(self.num_cached())
+        elif places != self._told_places:
+            end = encode_places(places)
         return StreamWrite(
             tenant_id=self.tenant_id,
             stream_id=self.stream_id,
@@ -197,6 +206,7 @@ class OwnedStream:
 
     def note_written(self, num_bytes: int) -> None:
         """So many bytes of its pieces are recorded."""
+        self._told_places = self._written_places
         self._num_written, self.is_framed = num_bytes, self.is_framed or (self._can_be_plain and num_bytes > 0)
         if num_bytes >= BLOCK_BYTES:
             del self._pieces[:num_bytes]

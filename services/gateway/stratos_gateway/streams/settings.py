@@ -24,6 +24,9 @@ class StreamsConfig:
     """Most seconds that a token waits to be recorded; all streams of a gateway are written together."""
     follow_s: Annotated[float, Gt(0)] = 0.1
     """Seconds between two looks at a stream that runs at another gateway, by one whose client came back here."""
+    attach_s: Annotated[float, Ge(0)] = 1.0
+    """Most seconds in which a gateway that takes a stream over reaches the worker that runs it still, to go on with
+    that; beyond, and with 0 always, what was not recorded is computed again."""
     call_s: Annotated[float, Gt(0)] = 0.3
     """Most seconds that a request waits for its record; after that it runs without."""
     background_running: Annotated[int, Ge(0)] = 16
@@ -35,4 +38,4 @@ class StreamsConfig:
     queue_poll_s: Annotated[float, Gt(0)] = 0.5
     """Seconds between two looks for background responses that no gateway has."""
     max_body_bytes: Annotated[int, Ge(0)] = 1024 * 1024
-    """Requests with larger bodies have no record."""
+    """Requests with larger bodies have no record, nor have larger answers of one message."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import re
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -155,6 +156,8 @@ async def killed(gateway: psutil.Process) -> None:
     gateway.kill()
 
 
+GOES_ON, RUNS_AGAIN = r"goes on as attempt \d+", r"attempt [1-9]\d{3,}, runs here"
+"""What workers say of a stream that another gateway has taken over: they run it still, or once more."""
 Harm = Callable[[psutil.Process], Awaitable[None]]
 
 
@@ -209,8 +212,20 @@ async def check_clients(
                 return
 
 
+def num_logged(platform: PlatformProcess, what: str) -> int:
+    """How often workers that compute answers have said something."""
+    return sum(len(re.findall(what, path.read_text())) for path in platform.run_dir().rglob("decode*.log"))
+
+
 async def test_clients_of_a_killed_gateway_come_back_and_have_all_of_it(platform: PlatformProcess) -> None:
-    await check_clients(platform, killed)
+    """In a round, workers go on with all that they ran for it: what has a record by then is not computed again."""
+    before = [num_logged(platform, what) for what in (GOES_ON, RUNS_AGAIN)]
+
+    def was_gone_on_with(clients: Sequence[Client], entries: Sequence[LedgerEntry]) -> bool:
+        [num_gone_on, num_again], before[:] = before, [num_logged(platform, what) for what in (GOES_ON, RUNS_AGAIN)]
+        return was_taken_over(clients, entries) and before[0] > num_gone_on and before[1] == num_again
+
+    await check_clients(platform, killed, was_gone_on_with)
 
 
 async def begin_in_background(http: httpx.AsyncClient, body: dict[str, Any]) -> str:

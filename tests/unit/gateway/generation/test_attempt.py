@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from stratos.common.errors import BadRequest, Busy, Draining, Internal, Overloaded, StratosError, WorkerLost
+from stratos.common.errors import (
+    BadRequest,
+    Busy,
+    Draining,
+    Internal,
+    NotFound,
+    Overloaded,
+    StratosError,
+    StreamMoved,
+    WorkerLost,
+)
 from stratos.core.generation import Receipt
 from stratos.core.requests.records import FinishReason, RequestKey
 from stratos_gateway.generation.attempt import Attempt
@@ -42,7 +52,7 @@ class Transcript:
     def accept_token(self, offset: int, token_id: int, now_s: float) -> bool:
         return self.accept(delta(offset, [token_id]), now_s)
 
-    def accept_receipt(self, receipt: Receipt) -> None:
+    def accept_receipt(self, receipt: Receipt, *, is_new: bool) -> None:
         self.receipts.append(receipt)
 
     def publish(self) -> bool:
@@ -50,10 +60,35 @@ class Transcript:
         return self.is_complete
 
 
-def make(**changes: bool) -> tuple[Attempt, Transcript, FakeSession]:
+def make(*, is_taken_over: bool = False, **changes: bool) -> tuple[Attempt, Transcript, FakeSession]:
     transcript, session = Transcript(**changes), FakeSession(lambda sink, submission: None)
-    attempt = Attempt(transcript, session, KEY, "r (client)", lambda: None)  # type: ignore[arg-type]
+    attempt = Attempt(
+        transcript,  # type: ignore[arg-type]
+        session,  # type: ignore[arg-type]
+        KEY,
+        "r (client)",
+        lambda: None,
+        is_taken_over=is_taken_over,
+    )
     return attempt, transcript, session
+
+
+async def test_what_a_worker_has_no_more_is_asked_for_elsewhere_if_it_was_another_gateways() -> None:
+    attempt, _, _ = make(is_taken_over=True)
+    attempt.on_output(output(KEY, error=NotFound("not here")), 0.0)
+    assert await attempt.wait() is Cause.MISSED
+    attempt, _, _ = make()
+    attempt.on_output(output(KEY, error=NotFound("not here")), 0.0)
+    with pytest.raises(NotFound):
+        await attempt.wait()
+
+
+@pytest.mark.parametrize("code", ["fenced_attempt", "duplicate_attempt"])
+async def test_who_was_fenced_off_at_the_worker_says_that_the_stream_has_moved(code: str) -> None:
+    attempt, _, _ = make(is_taken_over=True)
+    attempt.on_output(output(KEY, error=BadRequest("an older one", code=code)), 0.0)
+    with pytest.raises(StreamMoved):
+        await attempt.wait()
 
 
 async def test_an_attempt_that_ended_there_is_released_and_not_cancelled() -> None:

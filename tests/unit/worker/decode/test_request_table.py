@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import BadRequest, Busy, Draining, NotFound, Overloaded
 from stratos.core.generation import PrefillPath, Submission
+from stratos.core.ledger.usage import MeterTag
 from stratos.core.requests.records import ChoiceOutput, ChoiceState, EngineRequest, FinishReason, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.results import StepResult
@@ -18,7 +20,7 @@ from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner, fake_generate
 from stratos.engine.settings import SchedulerConfig
 from stratos.worker.decode.request_table import RequestTable
-from stratos.worker.decode.session import OutputSession, StepDeltas
+from stratos.worker.decode.session import OutputSession, StepCounts, StepDeltas
 from stratos.worker.engine_client.thread import ThreadEngine
 from stratos.worker.records import PromptOrigin, RequestRecord
 from stratos.worker.status import StatusFeed
@@ -88,6 +90,20 @@ def submission(request_id: str = "r", attempt: int = 0, max_tokens: int = 3, n: 
         seed=0,
     )
     return Submission(request=with_terms(request, **terms), model_digest="fake")
+
+
+def resumed(*choices: ChoiceState) -> Submission:
+    made = submission(max_tokens=3000)
+    return replace(made, request=replace(made.request, choices=choices))
+
+
+def metered(max_tokens: int) -> Submission:
+    return replace(submission(max_tokens=max_tokens), meter=MeterTag())
+
+
+async def counts_of(session: OutputSession) -> list[RequestKey]:
+    session.close()
+    return [c.key for m in [m async for m in session.messages()] if isinstance(m, StepCounts) for c in m.counts]
 
 
 async def read_tokens(session: OutputSession) -> list[int]:
@@ -164,6 +180,63 @@ async def test_attached_orphan_is_not_reaped(bench: Bench) -> None:
     assert await read_tokens(other) == fake_generate(PROMPT, 3, prefill_weight=2, decode_weight=2)
     with pytest.raises(NotFound):
         bench.table.attach(other, RequestKey("r", 1), {})
+
+
+async def test_a_request_goes_on_under_a_newer_attempt_and_its_older_owner_is_fenced_off(bench: Bench) -> None:
+    old, new = bench.session(), bench.session()
+    bench.table.submit(old, metered(max_tokens=3000))
+    await eventually(lambda: bench.engine.status().num_running == 1)
+    bench.table.take_over(new, RequestKey("r", 1000), {0: 0})
+    bench.table.cancel(RequestKey("r", 0))
+    assert len(bench.table) == 1, "what its older owner says is of an attempt that is not known"
+    with pytest.raises(NotFound):
+        bench.table.attach(old, RequestKey("r", 0), {})
+    bench.table.release(old)
+    assert bench.table.num_orphans == 0
+    for attempt in (1000, 999, 0):
+        with pytest.raises(BadRequest, match="fenced off") as caught:
+            bench.table.take_over(old, RequestKey("r", attempt), {0: 0})
+        assert caught.value.code == "fenced_attempt"
+        with pytest.raises(BadRequest, match="is open here"):
+            bench.table.submit(old, submission(attempt=attempt))
+    bench.table.cancel(RequestKey("r", 1000))
+    await eventually(lambda: bench.table.num_open_tasks == 0)
+    assert await counts_of(new) == [RequestKey("r", 1000)], "it is billed once, by the newer attempt"
+
+
+async def test_who_takes_over_gets_what_it_has_not_and_what_follows(bench: Bench) -> None:
+    expected = fake_generate(PROMPT, 40, prefill_weight=2, decode_weight=2)
+    old, new = bench.session(), bench.session()
+    bench.table.submit(old, submission(max_tokens=40))
+    await eventually(lambda: bench.engine.status().step > 5)
+    bench.table.release(old)
+    bench.table.take_over(new, RequestKey("r", 1000), {0: 3})
+    await eventually(lambda: bench.table.num_open_tasks == 0)
+    assert await read_tokens(new) == expected[3:]
+    bench.table.discard_sent([RequestKey("r", 1000)])
+    assert len(bench.table) == 0
+
+
+@pytest.mark.parametrize("num_received", [{0: 1}, {0: 6000}, {0: 2, 1: 0}, {1: 0}])
+async def test_what_the_log_does_not_have_is_not_gone_on_with(bench: Bench, num_received: dict[int, int]) -> None:
+    """It began behind the second token of its only choice."""
+    session, other = bench.session(), bench.session()
+    bench.table.submit(session, resumed(ChoiceState(index=0, emitted_ids=(7, 8)), ChoiceState(index=1, finished=True)))
+    with pytest.raises(NotFound):
+        bench.table.take_over(other, RequestKey("r", 1000), num_received)
+    with pytest.raises(NotFound):
+        bench.table.take_over(other, RequestKey("unknown", 1000), {0: 0})
+    bench.table.cancel(RequestKey("r", 0))
+    assert len(bench.table) == 0, "its owner has it as before"
+
+
+async def test_a_choice_that_was_given_up_is_not_gone_on_with(bench: Bench) -> None:
+    session, other = bench.session(), bench.session()
+    bench.table.submit(session, submission(max_tokens=3000, n=2))
+    bench.table.cancel(RequestKey("r", 0), (1,))
+    with pytest.raises(NotFound):
+        bench.table.take_over(other, RequestKey("r", 1000), {0: 0, 1: 0})
+    bench.table.take_over(other, RequestKey("r", 1000), {0: 0})
 
 
 async def test_a_session_forgets_the_number_of_each_request_that_is_over_or_elsewhere(bench: Bench) -> None:

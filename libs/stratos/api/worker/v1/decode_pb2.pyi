@@ -311,7 +311,7 @@ class Cancel(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., choice_indexes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Attach(_message.Message):
-    __slots__ = ("request_id", "attempt", "num_received")
+    __slots__ = ("request_id", "attempt", "num_received", "takes_over")
     class NumReceivedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -322,10 +322,12 @@ class Attach(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     NUM_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    TAKES_OVER_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     num_received: _containers.ScalarMap[int, int]
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., num_received: _Optional[_Mapping[int, int]] = ...) -> None: ...
+    takes_over: bool
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., num_received: _Optional[_Mapping[int, int]] = ..., takes_over: _Optional[bool] = ...) -> None: ...
 
 class TokenLogprob(_message.Message):
     __slots__ = ("token_id", "logprob", "rank")
