@@ -36,7 +36,7 @@ BUILD_KERNELS := PYTHONPATH=libs $(BIN)/python -m stratos.engine.native.build
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run test test-unit test-thorough test-slow test-integration test-promises test-monitoring test-clients \
-  test-ray client-packages pytest check fmt proto proto-check manifests bench quality reproduce chaos speculation images e2e clean
+  test-ray client-packages pytest check fmt proto proto-check manifests bench bench-compare quality reproduce chaos speculation images e2e clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -136,6 +136,10 @@ proto-check: setup ## Fail when libs/stratos/api is not what protos/ says
 
 manifests: setup ## Rewrite the schema of the chart's values, and deploy/k8s; by helm, or the package helm-python-sdk
 	@$(BIN)/python -m scripts.chart.generate_dashboards && $(BIN)/python -m scripts.chart.generate_schema && $(BIN)/python -m scripts.chart.render_manifests
+
+bench-compare: setup ## CPU time of decode steps and sampling against commit REF, by turns; fails where this tree is slower (BENCH)
+	@test -n "$(REF)" || { echo "which commit? make bench-compare REF=main"; exit 2; }
+	@$(BIN)/python -m scripts.bench.regressions --ref "$(REF)" $(BENCH)
 
 bench: setup ## Measure on an idle machine: gateway and engine side by side, then what each optimisation gains
 	@$(BIN)/python -m scripts.bench.whole_platform --out benchmarks/results/platform-cpu.json

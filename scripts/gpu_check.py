@@ -54,6 +54,7 @@ SECTIONS = {
         "handoff", "run", 60, "KV into the pages of another process; what of it a first token waits for"
     ),
     "products": Section("products", "run", 60, "matrix products of few rows against the copy bandwidth"),
+    "codes": Section("codes", "run", 60, "products of weights that stay codes, against those of bfloat16"),
     "platform": Section("platform", "run", 240, "the whole platform on one GPU: a killed worker, throughput by HTTP"),
 }
 """In the order in which they run: what matters most comes first, should time run out."""

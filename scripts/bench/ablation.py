@@ -117,6 +117,9 @@ OFF_ALONE = {
         off=Settings(speculation={"is_adaptive": False}),
         everywhere=Settings(speculation={"method": "ngram"}),
     ),
+    "adapters in the whole step": Ablation(
+        workloads=("adapters-8",), off=Settings(kernels={"whole_step_adapters": False})
+    ),
     "sorted adapters": Ablation(workloads=("adapters-8",), off=Settings(kernels={"sorted_adapters": False})),
 }
 BASELINES = {

@@ -2,15 +2,15 @@
 
     python -m scripts.bench.decode_steps --against ../e471a163 --out benchmarks/results/decode-steps-2core-cpu.json
 
-``--against`` is a worktree of another commit that is set up.  Each tree has a process with one thread of its own;
-one computes at a time.  A figure is CPU time of the thread per step: the machine may be shared.  Streams have random
-prompts and decode greedily.  Parts: the whole step, its forward pass, all but that, and all but the runner.
+``--against`` is a worktree of another commit that is set up (``make bench-compare`` does that by itself).  Each tree
+has a process with one thread of its own, which runs these scripts over that tree's libraries; one computes at a time.
+A figure is CPU time of the thread per step: the machine may be shared.  Streams have random prompts and decode
+greedily.  Parts: the whole step, its forward pass, all but that, and all but the runner.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import random
@@ -19,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +63,7 @@ class Arm:
     def __init__(self, root: Path, folder: Path) -> None:
         python = root / ".venv" / "bin" / "python"
         command = [str(python), str(Path(__file__).resolve()), "--serve", str(folder)]
-        environment = {**os.environ, "PYTHONPATH": f"{root}:{root / 'libs'}", "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{root / 'libs'}", "OMP_NUM_THREADS": "1"}
         pipe = subprocess.PIPE
         self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=root)
 
@@ -82,15 +84,23 @@ class Arm:
 
 
 def serve(folder: Path) -> None:
-    """Child: answer one line per load."""
+    """Child: answer one line per load, and per case of the sampler."""
+    import stratos.engine
+    from scripts.bench.sampling import native_us
     from stratos.engine.core import EngineCore
     from stratos.engine.runner.torch_runner import TorchRunner
     from stratos.engine.settings import RunnerConfig, SchedulerConfig
 
+    if not Path(stratos.engine.__file__).is_relative_to(Path.cwd()):
+        raise RuntimeError(f"the libraries of {stratos.engine.__file__} would be measured, not those of {Path.cwd()}")
     engines: dict[str, EngineCore] = {}
     batch: Batch | None = None
     for line in sys.stdin:
         word, _, index = line.strip().partition(" ")
+        if word == "sample":
+            vocab, _, case = index.partition(" ")
+            print(json.dumps(native_us(case, int(vocab))), flush=True)
+            continue
         if word == "open":
             load = LOADS[int(index)]
             if load.model not in engines:
@@ -112,7 +122,9 @@ class Batch:
     """Streams that decode on one engine."""
 
     def __init__(self, engine: Any, load: Load) -> None:
-        self._workloads = importlib.import_module("workloads")  # beside this file: the other tree may have none
+        from scripts.bench import workloads
+
+        self._workloads = workloads
         self._engine, rng = engine, random.Random(load.streams)
         length = min(OUTPUT_TOKENS, 4000 - load.context)
         prompts = [self._workloads.tokens(engine, rng, load.context) for _ in range(load.streams)]
@@ -180,11 +192,40 @@ def timed_steps(engine: Any) -> dict[str, float]:
     }
 
 
-def bench(args: argparse.Namespace) -> dict[str, Any]:
-    """Every load, arms by turns."""
-    from scripts.bench.harness import MODEL, by_turns, show, table
+@contextmanager
+def running_arms(roots: Mapping[str, Path], models: Collection[str]) -> Iterator[dict[str, Arm]]:
+    """A process for each tree, with these models at hand."""
+    from scripts.bench.harness import MODEL
     from scripts.demo.make_random_model import TOKENIZER
     from stratos.reproduce.material.random_model import write_model
+
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "5.5M").symlink_to(MODEL)
+        if "213M" in models:
+            write_model(SHAPE, Path(folder, "213M"), TOKENIZER)
+        arms = {name: Arm(root, Path(folder)) for name, root in roots.items()}
+        try:
+            yield arms
+        finally:
+            for one in arms.values():
+                one.close()
+
+
+def timed_load(arms: Mapping[str, Arm], load: Load, rounds: int) -> dict[str, list[dict[str, float]]]:
+    """Runs of one load, arms by turns."""
+    from scripts.bench.harness import by_turns
+
+    for one in arms.values():
+        one.ask("open", LOADS.index(load))
+    runs = by_turns(rounds, arms, lambda arm, _: arms[arm].ask("measure"))
+    for one in arms.values():
+        one.ask("close")
+    return runs
+
+
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """Every load, arms by turns."""
+    from scripts.bench.harness import show, table
 
     roots = {"this": ROOT} | ({"other": args.against.resolve()} if args.against else {})
     commits = {
@@ -192,18 +233,10 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
         for arm, root in roots.items()
     }
     rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "5.5M").symlink_to(MODEL)
-        write_model(SHAPE, Path(folder, "213M"), TOKENIZER)
-        arms = {arm: Arm(root, Path(folder)) for arm, root in roots.items()}
-        for load in LOADS:
-            if args.only and not any(text in load.name for text in args.only):
-                continue
-            for one in arms.values():
-                one.ask("open", LOADS.index(load))
-            runs = by_turns(args.rounds, arms, lambda arm, _: arms[arm].ask("measure"))
-            for one in arms.values():
-                one.ask("close")
+    loads = [load for load in LOADS if not args.only or any(text in load.name for text in args.only)]
+    with running_arms(roots, {load.model for load in loads}) as arms:
+        for load in loads:
+            runs = timed_load(arms, load, args.rounds)
             medians = {
                 arm: {part: round(statistics.median(one[part] for one in found), 3) for part in found[0]}
                 for arm, found in runs.items()
@@ -215,8 +248,6 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
             )
             rows.append({"load": load.name, **medians, "ratio": ratio, "runs": runs})
             show({"load": load.name, **medians, "ratio": ratio})
-        for one in arms.values():
-            one.close()
     lines = table(("load", "part", *roots, "ratio"), [
         (row["load"], part, *(f"{row[arm][part]:.2f}" for arm in roots), str(row["ratio"].get(part, "")))
         for row in rows for part in row["this"]

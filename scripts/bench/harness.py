@@ -35,8 +35,8 @@ def flag(*names: str, **options: Any) -> Flag:
     return Flag(names, options)
 
 
-def run_bench(text: str, measure: Callable[[argparse.Namespace], dict[str, Any]], *flags: Flag) -> None:
-    """Parse the command line, measure, print, and write the document where ``--out`` wants it.
+def run_bench(text: str, measure: Callable[[argparse.Namespace], dict[str, Any]], *flags: Flag) -> dict[str, Any]:
+    """Parse the command line, measure, print, write the document where ``--out`` wants it, and return its body.
 
     Args:
         text: docstring of the benchmark, for ``--help``.
@@ -55,6 +55,7 @@ def run_bench(text: str, measure: Callable[[argparse.Namespace], dict[str, Any]]
     print(summary or document)
     if args.out is not None:
         args.out.write_text(document + "\n", encoding="utf-8")
+    return body
 
 
 def environment() -> dict[str, Any]:

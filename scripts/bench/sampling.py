@@ -15,6 +15,7 @@ import random
 import statistics
 import time
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ from stratos.engine.sampling.native_sampler import NativeSampler
 from stratos.engine.sampling.sampler import Sampler
 
 VOCABS = (32_000, 128_256)
-ROWS, PROMPT_TOKENS, WARM_STEPS = 8, 1_000, 2
+ROWS, PROMPT_TOKENS, WARM_STEPS, STEPS = 8, 1_000, 2, 60
 PROMPT = tuple(range(2_000, 2_000 + PROMPT_TOKENS))
 
 
@@ -98,6 +99,20 @@ def step_us(sampler: Sampler, case: Case, logits: Tensor, step: int) -> tuple[fl
     begin = time.thread_time()
     sampled = sampler.sample(logits, specs)
     return (time.thread_time() - begin) / ROWS * 1e6, sampled.token_ids
+
+
+@cache
+def fastest(vocab: int) -> NativeSampler:
+    """The sampler of the best build of this machine."""
+    library = builds()[0]
+    return NativeSampler(library, (), vocab, NativeOps(library, torch.float32))
+
+
+def native_us(case: str, vocab: int) -> float:
+    """Median of some steps of one case, in CPU time per row."""
+    logits, steps = logits_of(CASES[case], vocab), range(WARM_STEPS + STEPS)
+    found = [step_us(fastest(vocab), CASES[case], logits, step)[0] for step in steps]
+    return statistics.median(found[WARM_STEPS:])
 
 
 def measure_case(case: Case, vocab: int, rounds: int) -> dict[str, Any]:

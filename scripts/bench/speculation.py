@@ -34,6 +34,7 @@ from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig, SchedulerConfig, SpeculationConfig
 from stratos.engine.speculation.making import make_proposer
 from stratos.engine.speculation.planner import DraftPlanner
+from stratos.engine.switches import KernelSwitches
 from stratos.text.tokenizer import Tokenizer
 
 PROMPT, OUTPUT = 300, 64
@@ -51,7 +52,7 @@ def on_same_weights(runner: TorchRunner, first: TorchRunner) -> TorchRunner:
     """The runner with the weights of another one of its model: where they lie in memory makes 3 % of a step."""
     library = choose_kernels(RunnerConfig(), torch.device("cpu"), torch.bfloat16).library
     runner.decoder = first.decoder
-    runner.forward = make_forward(first.decoder, runner.attention, library, is_whole=True)
+    runner.forward = make_forward(first.decoder, runner.attention, library, KernelSwitches())
     return runner
 
 

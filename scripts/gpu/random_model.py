@@ -11,7 +11,7 @@ from torch import Tensor
 from scripts.gpu.rig import Rig
 from stratos.common.clock import SystemClock
 from stratos.core.kv import KvGeometry, KvIdentity
-from stratos.engine.checkpoint.loader import AttentionWeights, LinearWeights, MlpWeights
+from stratos.engine.checkpoint.layer_weights import AttentionWeights, LinearWeights, MlpWeights
 from stratos.engine.checkpoint.model_config import DecoderConfig, parse_decoder_config
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.engine.layers.linear import LinearFactory

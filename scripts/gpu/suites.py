@@ -33,6 +33,7 @@ SUITES: dict[str, list[str]] = {
     "units_sampling": [f"{KERNEL_UNITS}/test_sampling.py", f"{KERNEL_UNITS}/test_split_sampling.py"],
     "units_grouped": [f"{KERNEL_UNITS}/test_grouped_{name}.py" for name in ("lora", "experts")],
     "units_products": [f"{KERNEL_UNITS}/test_few_rows.py"],
+    "units_codes": [f"{KERNEL_UNITS}/test_codes.py", f"{RUNNER_UNITS}/test_quantised_gpu.py"],
     "units_copies": [f"{KERNEL_UNITS}/test_kv_copies.py"],
     "units_runner": [f"{RUNNER_UNITS}/test_gpu_runner.py", f"{RUNNER_UNITS}/test_device_sleep.py"],
 }

@@ -13,7 +13,14 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.adapter_files import read_adapter_files
 from stratos.engine.checkpoint.quantised_weight import mxfp4_weight
 from tests.support.reference.native_kernels import NATIVE_SETS
-from tests.support.reference.tiny_models import FAMILIES, reference_logprobs, save_adapter, save_tiny
+from tests.support.reference.tiny_models import (
+    FAMILIES,
+    greedy_reference,
+    reference_logprobs,
+    save_adapter,
+    save_seeing,
+    save_tiny,
+)
 from tests.support.worlds.plan_driver import FULL, Driver, all_logprobs, load_runner, teacher_forced
 
 PROMPT = [(i * 37 + 11) % 97 for i in range(41)]
@@ -92,20 +99,50 @@ def test_a_scale_of_mxfp4_that_is_no_number_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
-def test_the_text_part_of_a_model_that_sees_images_is_served(tmp_path: Path, prefix: str) -> None:
-    import json
+@pytest.mark.parametrize(("whole", "name"), [("Gemma3", "gemma3"), ("Mistral3", "mistral-window")])
+def test_the_text_part_of_a_model_that_sees_images_is_served(
+    tmp_path: Path, whole: str, name: str, prefix: str
+) -> None:
+    model = save_seeing(tmp_path, whole, name)
+    path = tmp_path / "model.safetensors"
+    renamed = {key.replace("language_model.model.", prefix): tensor for key, tensor in load_file(path).items()}
+    assert {key.split(".")[0] for key in renamed} > {"vision_tower", "multi_modal_projector"}
+    save_file(renamed, path)
+    runner = load_runner(tmp_path)
+    for chunk in (7, 41):
+        found = teacher_forced(runner, PROMPT, chunk)
+        assert (found[-1] - reference_logprobs(model, PROMPT)[-1]).abs().max() < TOLERANCE
+    driver = Driver(runner)
+    stream = driver.stream(PROMPT)
+    driver.generate([stream], 12)
+    assert stream.tokens[len(PROMPT) :] == greedy_reference(model, PROMPT, 12)
 
-    family, changes = FAMILIES["gemma3"]
-    model = save_tiny(tmp_path, family, **changes)
-    path, config_path = tmp_path / "model.safetensors", tmp_path / "config.json"
-    renamed = {prefix + name.removeprefix("model."): tensor for name, tensor in load_file(path).items()}
-    save_file({**renamed, "vision_tower.patch.weight": torch.ones(2), "multi_modal_projector.x": torch.ones(2)}, path)
-    text = json.loads(config_path.read_text(encoding="utf-8"))
-    text.pop("architectures")
-    around = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text, "vision_config": {}}
-    config_path.write_text(json.dumps(around), encoding="utf-8")
-    found = teacher_forced(load_runner(tmp_path), PROMPT, 41)
-    assert (found[-1] - reference_logprobs(model, PROMPT)[-1]).abs().max() < TOLERANCE
+
+def test_layers_that_draft_are_not_read_and_others_behind_the_last_are_refused(tmp_path: Path) -> None:
+    prefix, changes = FAMILIES["glm4-moe"]
+    model = save_tiny(tmp_path, prefix, **changes)
+    file, drafting = tmp_path / "model.safetensors", "model.layers.2.eh_proj.weight"
+    tensors = load_file(file)
+    save_file({**tensors, drafting: torch.ones(2, 2)}, file)
+    assert (
+        teacher_forced(load_runner(tmp_path), PROMPT, 41)[-1] - reference_logprobs(model, PROMPT)[-1]
+    ).abs().max() < TOLERANCE
+    save_file({**tensors, "model.layers.3.eh_proj.weight": torch.ones(2, 2)}, file)
+    with pytest.raises(InvalidCheckpoint, match=r"model\.layers\.3\.eh_proj\.weight"):
+        load_runner(tmp_path)
+
+
+def test_a_dynamic_rotation_is_that_of_the_longest_context_that_is_served(tmp_path: Path) -> None:
+    parameters = {"rope_type": "dynamic", "rope_theta": 500.0, "factor": 2.0}
+    model = save_tiny(tmp_path, "Llama", rope_parameters=parameters, head_dim=16, max_position_embeddings=32)
+    long = [(i * 37 + 11) % 97 for i in range(64)]
+    found = {longest: load_runner(tmp_path, max_model_len=longest) for longest in (0, 64, 32)}
+    assert found[0].info.max_model_len == 64
+    for longest, prompt in ((0, long), (64, long), (32, long[:31])):
+        reference = reference_logprobs(model, prompt)[-1]
+        assert (teacher_forced(found[longest], prompt, 7)[-1] - reference).abs().max() < TOLERANCE
+    keys = {runner.info.identity.rope_variant for runner in found.values()}
+    assert len(keys) == 2
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ what a client calls ``BESIDE_STEPS``.  State changes under one lock, the runner 
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Series
@@ -35,6 +34,7 @@ from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
 from stratos.engine.adapter_pins import AdapterPins
 from stratos.engine.contract.results import BlockReservation, EngineStatus, StepResult
 from stratos.engine.contract.runner import Runner
+from stratos.engine.engine_lock import EngineLock
 from stratos.engine.inspection import EngineInspection, SequenceInspection
 from stratos.engine.kv_cache.cache import KvCache
 from stratos.engine.kv_disk.disk_tier import make_disk_tier, no_blocks
@@ -84,17 +84,19 @@ class EngineCore:
         )
         self._requests, self._reservations = GenerationTable(self._context), ReservationTable(self._context)
         self._jobs, self._embeddings = PrefillJobTable(self._context), EmbeddingTable(self._context)
+        self._changing = EngineLock()
+        self._lock = self._changing.reading
         self._adapter_pins = AdapterPins(runner, self._changing)
         self.load_adapter, self.pin_adapter = self._adapter_pins.load, self._adapter_pins.pin
         self.unpin_adapter = self._adapter_pins.unpin
-        self._slow_steps, self._lock = SlowSteps(), threading.RLock()
+        self._slow_steps = SlowSteps()
         tracker = StepTracker(self._context, self._requests, self._jobs, self._embeddings, self._reservations)
         self._steps = StepLoop(runner, tracker, self._slow_steps, overlap, self._changing, proposer)
         tier = self.disk = make_disk_tier(disk, runner, self._kv, clock, self._changing, config)
         self.disk_worth_s = tier.worth_s if tier else no_blocks
         self.load_blocks = tier.load if tier else no_blocks
         self._audit = LedgerAudit(self.verify, clock)
-        self._status, self._is_status_old = self._snapshot(), False
+        self._status, self._changing.has_changed = self._snapshot(), False
         self.probe, self.check_weights = runner.probe, runner.check_weights
         self._rest = EngineSleep(runner, proposer, self._kv, self.inspect, self._changing)
         self.sleep, self.wake = self._rest.sleep, self._rest.wake
@@ -282,7 +284,7 @@ class EngineCore:
         """
         result = self._steps.step()
         if not self.has_work and self._audit.run_if_due():
-            self._is_status_old = True
+            self._changing.has_changed = True
         return result
 
     # -- the rest ----------------------------------------------------------------------------------
@@ -310,9 +312,9 @@ class EngineCore:
 
     def status(self) -> EngineStatus:
         # Made when it is asked for: it walks through every sequence, and a step changes them several times.
-        if (self._is_status_old or self._kv.are_pins_due) and self._lock.acquire(timeout=STATUS_WAIT_S):
+        if (self._changing.has_changed or self._kv.are_pins_due) and self._lock.acquire(timeout=STATUS_WAIT_S):
             try:
-                self._status, self._is_status_old = self._snapshot(), False
+                self._status, self._changing.has_changed = self._snapshot(), False
             finally:
                 self._lock.release()
         return self._status
@@ -347,14 +349,6 @@ class EngineCore:
         """Recount the block ledger from scratch; for tests and for the audit."""
         with self._lock:
             self._kv.verify()
-
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        with self._lock:
-            try:
-                yield
-            finally:
-                self._is_status_old = True
 
     def _snapshot(self) -> EngineStatus:
         waiting, ready, running = self._scheduler.waiting, self._scheduler.ready, self._scheduler.running

@@ -24,6 +24,7 @@ REVISIONS = MappingProxyType(
         "triton-attention": 2,
         "triton-ops": 1,
         "triton-products": 1,
+        "triton-quantised-products": 1,
     }
 )
 """Family -> revision."""

@@ -221,11 +221,18 @@ class RequestState:
     """Some choice got a token."""
     prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
     """Log probabilities of the prompt's tokens from the second on, as far as they are computed."""
+    needs_output_ids: bool = field(init=False)
+    wants_prompt_logprobs: bool = field(init=False)
+    """Facts of its parameters that every step asks for."""
+
+    def __post_init__(self) -> None:
+        self.needs_output_ids = self.request.sampling.needs_output_ids
+        self.wants_prompt_logprobs = self.request.sampling.num_prompt_logprobs is not None
 
     @property
     def num_unscored_tokens(self) -> int:
         """Prompt tokens whose log probabilities are wanted and not known yet."""
-        if self.request.sampling.num_prompt_logprobs is None:
+        if not self.wants_prompt_logprobs:
             return 0
         return len(self.request.prompt_ids) - 1 - len(self.prompt_logprobs)
 

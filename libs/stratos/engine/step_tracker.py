@@ -49,22 +49,16 @@ _CLASSES: dict[str, type[StratosError]] = {
 """Errors of rows as clients see them; every other one is ours."""
 
 
-@dataclass(slots=True)
 class LaunchedRow:
     """A row of a plan, and what its sequence was when it was planned."""
 
-    row: PlanRow
-    sequence: Sequence
-    epoch: int
+    __slots__ = ("count", "epoch", "own_count", "row", "sequence")
 
-    @property
-    def count(self) -> int:
-        return len(self.row.token_ids)
-
-    @property
-    def own_count(self) -> int:
+    def __init__(self, row: PlanRow, sequence: Sequence) -> None:
+        self.row, self.sequence, self.epoch = row, sequence, sequence.epoch
+        self.count = len(row.token_ids)
+        self.own_count = self.count - len(row.verify)
         """Tokens that are the sequence's already."""
-        return len(self.row.token_ids) - len(self.row.verify)
 
     @property
     def is_current(self) -> bool:
@@ -77,9 +71,9 @@ class LaunchedRow:
         self.sequence.num_unknown += self.row.sample is not None
 
     def count_out(self) -> None:
-        if self.is_current:
-            self.sequence.num_in_flight -= self.own_count
-            self.sequence.num_unknown -= self.row.sample is not None
+        """Take the row out of flight again; it is current."""
+        self.sequence.num_in_flight -= self.own_count
+        self.sequence.num_unknown -= self.row.sample is not None
 
 
 @dataclass(slots=True)
@@ -96,6 +90,9 @@ class LaunchedStep:
     """Tables that the runner may forget."""
     num_drafted: int = 0
     """Drafted tokens of all rows."""
+    num_tokens: int = 0
+    num_prompt_tokens: int = 0
+    """Tokens in rows of several, drafted ones left out."""
     handle: Any = None
     began_s: float = 0.0
     masks: PendingMasks | None = None
@@ -109,23 +106,14 @@ class LaunchedStep:
     def plan(self) -> StepPlan:
         return StepPlan(
             step=self.number,
-            rows=tuple(launched.row for launched in self.rows),
+            rows=tuple([launched.row for launched in self.rows]),
             copies=self.copied_ids,
-            swap_outs=tuple((copy.block, copy.slot) for copy in self.swaps.outs),
-            swap_ins=tuple((copy.slot, copy.block) for copy in self.swaps.ins),
+            swap_outs=tuple([(copy.block, copy.slot) for copy in self.swaps.outs]),
+            swap_ins=tuple([(copy.slot, copy.block) for copy in self.swaps.ins]),
             ended=self.ended,
             num_drafted=self.num_drafted,
             are_swaps_fenced=self.swaps.are_fenced,
         )
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(launched.count for launched in self.rows)
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        """Tokens in rows of several, drafted ones left out."""
-        return sum(launched.count for launched in self.rows if launched.own_count > 1)
 
     def __bool__(self) -> bool:
         """There is something to launch."""
@@ -165,18 +153,29 @@ class StepTracker:
             if not sequence.is_open:
                 continue
             try:
-                rows.append(LaunchedRow(self.requests.row(sequence, count), sequence, sequence.epoch))
+                rows.append(LaunchedRow(self.requests.row(sequence, count), sequence))
             except Exception:  # an error of this row must not end the others
                 _log.exception("a row cannot be planned")
                 self.fail(sequence, Internal(RAISED), result)
         rows = [launched for launched in rows if launched.is_current]
-        num_drafted = 0
+        num_tokens = num_prompt_tokens = num_drafted = 0
         for launched in rows:
             launched.count_in(number)
-            num_drafted += len(launched.row.verify)
+            num_tokens += launched.count
+            num_drafted += launched.count - launched.own_count
+            num_prompt_tokens += launched.count if launched.own_count > 1 else 0
         copies = self.requests.drain_copies(number, has_rows=bool(rows))
         copied_ids = self._kv.blocks.copied_ids((copy.source, copy.destination) for copy in copies)
-        step = LaunchedStep(number, rows, copies, copied_ids, self._kv.tier.drain_swaps(), num_drafted=num_drafted)
+        step = LaunchedStep(
+            number,
+            rows,
+            copies,
+            copied_ids,
+            self._kv.tier.drain_swaps(),
+            num_drafted=num_drafted,
+            num_tokens=num_tokens,
+            num_prompt_tokens=num_prompt_tokens,
+        )
         if step:  # else there is no plan that could say it
             step.ended = self._kv.tables.drain_ended()
         return step
@@ -185,8 +184,8 @@ class StepTracker:
         """Take a plan back that no runner works on: its rows are not in flight, its copies are still to be done."""
         self._kv.fences.retire(step.number)
         for launched in step.rows:
-            launched.count_out()
             if launched.is_current:
+                launched.count_out()
                 self._kv.tables.end_drafts(launched.sequence)
                 self._kv.tables.plan_again(launched.sequence)
         self._kv.tables.return_ended(step.ended)
@@ -216,19 +215,21 @@ class StepTracker:
         self.requests.end_copies(step.copies)
         self._refuse_damaged(step, tokens, result)
         sampled = {token.seq_id: token for token in tokens.tokens}
-        sampled |= {seq_id: run[0] for seq_id, run in runs.items()}
+        for seq_id, run in runs.items():
+            sampled[seq_id] = run[0]
         pooled = {part.seq_id: part for part in tokens.pooled}
         for launched in step.rows:
             sequence, begin = launched.sequence, launched.sequence.num_computed
             if not launched.is_current:
                 continue  # it ended, or another choice failed in this step and took the request along
             launched.count_out()
-            error = tokens.errors.get(sequence.seq_id)
+            error = tokens.errors.get(sequence.seq_id) if tokens.errors else None
             if error is not None:
                 self._fail_row(sequence, error, result)
                 continue
             sequence.num_computed += launched.own_count
-            if launched.row.sample is not None and sequence.seq_id not in sampled:
+            token = sampled.get(sequence.seq_id)
+            if launched.row.sample is not None and token is None:
                 _log.error("a row that was to be sampled came back without a token")
                 self.fail(sequence, Internal(RAISED), result)
                 continue
@@ -242,7 +243,7 @@ class StepTracker:
                         place = launched.row.start + launched.row.targets.begin
                         found = tokens.prompt_logprobs[sequence.seq_id]
                         self.requests.add_prompt_logprobs(sequence, place, found)
-                    self.requests.advance(sequence, begin, sampled.get(sequence.seq_id), result)
+                    self.requests.advance(sequence, begin, token, result)
                     if launched.row.verify:
                         self._advance_drafted(launched, runs[sequence.seq_id], result)
             except StratosError as refusal:

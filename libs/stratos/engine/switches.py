@@ -23,6 +23,8 @@ class SchedulerSwitches:
     batch_pauses: bool = True
     """Streams of the lowest class leave steps to prompts of classes above it; off computes all of them in one step.
     Needs ``fair_prompts``."""
+    steady_steps: bool = True
+    """Plan a step as the one before while its streams stay the same and nothing waits; off looks at everything."""
     chunked_prefill: bool = True
     """Off computes a prompt in one step, however long it is."""
     host_tier: bool = True
@@ -76,6 +78,9 @@ class KernelSwitches:
     multiplies them by vectors, with the same bits."""
     whole_step: bool = True
     """A dense model's forward pass by one call of the C++ kernels; off is a call per operation."""
+    whole_step_adapters: bool = True
+    """Steps with adapters by that one call, too; off computes them operation by operation, with the same bits. Needs
+    ``whole_step`` and ``sorted_adapters``."""
     packed_keys: bool = True
     """K lies in the KV pages as the C++ kernels read it, and a row of one token reads both K and V there; off keeps K
     as rows of heads, which every tile copies and turns round first."""
@@ -85,6 +90,9 @@ class KernelSwitches:
     """Norms and the activation by the C++ or Triton kernels, too; off leaves them to torch."""
     native_sampler: bool = True
     """Sample a batch by one call of the C++ kernels on CPU, where setup could build them; off is torch, same tokens."""
+    kept_inputs: bool = True
+    """On CPU, while the rows of a step are those of the one before, each a token further, move its inputs and the
+    arguments of its kernels on; off lays them out again in every step, with the same bits."""
     sorted_adapters: bool = True
     """Sort the rows of a step by adapter once, instead of gathering them in every layer."""
     triton_kernels: bool = False

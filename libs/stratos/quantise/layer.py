@@ -18,7 +18,8 @@ from torch import Tensor
 from stratos.core.kv import KvGeometry
 from stratos.engine.attention.backend import RowSpan
 from stratos.engine.attention.paged import TorchPagedAttention
-from stratos.engine.checkpoint.loader import AttentionWeights, CheckpointReader, LinearWeights, MlpWeights
+from stratos.engine.checkpoint.layer_weights import AttentionWeights, LinearWeights, MlpWeights
+from stratos.engine.checkpoint.loader import CheckpointReader
 from stratos.engine.checkpoint.model_config import DecoderConfig
 from stratos.engine.layers.linear import LinearFactory
 from stratos.engine.layers.ops import TorchOps

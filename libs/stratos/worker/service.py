@@ -160,7 +160,6 @@ class WorkerProcess(Service):
             news=self._feed,
             dialer=self.dialer,
         )
-        engine.subscribe(lambda _: self._feed.notify())
         settings, looks = self._settings, asyncio.Lock()
         self._self_check = SelfCheck(
             engine, self._clock, settings.self_check_interval_s, settings.step_stall_timeout_s, looks

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
 from stratos.common.clock import Clock
 from stratos.core.features import Feature
 from stratos.core.placement import WorkerRef
+from stratos.engine.contract.results import StepResult
 from stratos.kv_transfer.capabilities import find_capabilities
 from stratos.kv_transfer.port.slot_queue import SlotQueue
 from stratos.kv_transfer.registry import usable_transports, working_transports
@@ -110,15 +112,23 @@ def wire_worker(
         device=settings.device_label,
         environ=os.environ,
     )
-    subscribers = (
-        context.jobs.on_step, table.on_step, embedder.on_step, device_time.on_step, meters.steps.on_step,
-        meters.operations.on_step,
-    )  # fmt: skip
-    for subscriber in subscribers:
-        engine.subscribe(subscriber)
-    return OpenWorker(
+    opened = OpenWorker(
         context=context, receiver=receiver, table=table, embedder=embedder, device_time=device_time, meters=meters
     )
+    engine.subscribe(partial(_take_step, opened, news))
+    return opened
+
+
+def _take_step(opened: OpenWorker, news: StatusNews, result: StepResult) -> None:
+    """Hand a step's result to those for whom it has something: the one subscriber of a worker that stays."""
+    if result.shares.legs or result.prefill_events or result.prefill_errors:
+        opened.context.jobs.on_step(result)
+    opened.table.on_step(result)
+    if result.embeddings or result.errors:
+        opened.embedder.on_step(result)
+    opened.device_time.on_step(result)
+    opened.meters.on_step(result)
+    news.notify()
 
 
 def _context(

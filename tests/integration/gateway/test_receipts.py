@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from stratos.api.worker.v1 import decode_pb2
 from stratos.common.errors import Overloaded, QueueTimeout
 from stratos.common.shed_reason import ShedReason
-from stratos.core.ledger.receipt import SECTIONS
+from stratos.core.ledger.receipt import SECTIONS, request_receipt
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.receipt_store import ReceiptStore
 from stratos.store.records.settings import RecordStoreConfig
@@ -23,7 +23,7 @@ from stratos_gateway.receipts.desk import MAX_REFUSALS_PER_S, ReceiptDesk
 from tests.support.waiting import eventually
 from tests.support.worlds.gateway_keys import KEY, OTHER_KEY
 from tests.support.worlds.gateway_world import World, gateway_world, make_adapter, say
-from tests.support.worlds.usage_counts import COUNT
+from tests.support.worlds.usage_counts import ENTRY
 
 CONFIG = RecordStoreConfig()
 
@@ -200,16 +200,24 @@ async def test_any_gateway_finds_it_and_no_text_is_in_it(world: World, redis_url
         assert planted not in str(await receipt(other, "mine-3"))
 
 
-async def test_a_request_whose_gateway_died_has_the_receipt_of_its_worker(redis_url: str) -> None:
+async def test_a_request_whose_gateway_died_has_the_receipt_of_its_entry_until_its_own_is_found(redis_url: str) -> None:
     async with open_redis(redis_url) as redis:
         store = ReceiptStore(redis, CONFIG, 2**20, 3600)
-        desk = ReceiptDesk(store, 0.01)
-        desk.put_claim(replace(COUNT, tag=replace(COUNT.tag, http_request_id="orphan")))
-        desk.put_claim(COUNT)  # of a request that no client asked for
-        await desk.turn()
+        desk, tag = ReceiptDesk(store, 0.01), replace(ENTRY.tag, http_request_id="orphan")
+        desk.put(request_receipt("acme", "waits", {"answer": {"outcome": "finished"}}))
+        await desk.before_entries(True, [replace(ENTRY, tag=tag)])
+        assert await store.find("acme", "waits") is not None, "its entry is about to be written"
+        assert await store.find("acme", "orphan") is None, "it ended here, and was put, if there is one"
+        await desk.before_entries(False, [replace(ENTRY, tag=tag), ENTRY])  # no client asked for the second
         found = await store.find("acme", "orphan")
+        desk.put(request_receipt("acme", "orphan", {"answer": {"outcome": "finished", "status": 200}}))
+        await desk.turn()
+        await desk.before_entries(False, [replace(ENTRY, tag=tag)])
+        own = await store.find("acme", "orphan")
     assert found is not None
-    assert found["answer"] == {"outcome": "recovered"}
+    assert own is not None
+    assert found["answer"] == {"outcome": "finished"}
+    assert own["answer"] == {"outcome": "finished", "status": 200}
 
 
 def test_refusals_by_the_thousand_push_out_nobody() -> None:

@@ -26,6 +26,7 @@ SECTIONS = [
     "sleep",
     "handoff",
     "products",
+    "codes",
     "platform",
 ]
 
@@ -77,7 +78,7 @@ def test_a_section_that_breaks_is_reported_and_the_next_one_runs(tmp_path: Path)
 
 @pytest.mark.slow
 def test_interpreted_kernels_are_measured_in_rehearsal(tmp_path: Path) -> None:
-    status, sections = rehearse(tmp_path, "ablations,adapters,attention,sampling")
+    status, sections = rehearse(tmp_path, "ablations,adapters,attention,sampling,codes")
     assert status == 0
     names = (
         "all_on", "gemm_choice_off", "prepare_kernel_off", "overlap_off", "graphs_off", "fused_ops_off", "split_kv_off",
@@ -97,6 +98,7 @@ def test_interpreted_kernels_are_measured_in_rehearsal(tmp_path: Path) -> None:
     assert attention["results"]["decode_2x40"]["us"] > 0
     assert attention["results"]["decode_equal_parts_2x40"]["us"] > 0
     assert attention["results"]["prefill_24"]["us"] > 0
+    assert set(sections["codes"]["results"]["errors"]) == {"nvfp4", "int4", "int8", "fp8"}
     sampled = sections["sampling"]["results"]["top_k_top_p_2x300"]
     ways = ("split", "one_program_a_row", "sorted_on_device", "host", "host_sorted")
     assert sampled["differing_tokens"] == dict.fromkeys(ways, 0)

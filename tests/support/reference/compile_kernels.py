@@ -1,7 +1,8 @@
 """Compiles every kernel for sm_90 as Llama-3.1-8B uses it and prints what came out as JSON.
 
 Its arguments name the precisions: bf16, with the kernels that have one variant only, fp16, fp8; or a compute
-capability, such as 80, for which attention is compiled with the heads of other models.
+capability, such as 80, for which attention is compiled with the heads of other models, or codes-80, for which
+products of weights that stay codes are.
 
 A test runs it in a process of its own.  Launches go through the classes that serve, over buffers of the sizes that
 serve, so constants and alignments of the compiled variants are those of a GPU.
@@ -21,15 +22,19 @@ from stratos.engine.attention.backend import RowSpan
 from stratos.engine.attention.context_parts import ContextParts
 from stratos.engine.attention.projections import QkNorm
 from stratos.engine.attention.triton_paged import Shapes, TritonPagedAttention
+from stratos.engine.checkpoint.weight_schemes import LinearScheme
 from stratos.engine.layers.rotary import RopeRows
 from stratos.engine.layers.triton_ops import TritonOps
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.runner.cuda.tables import DeviceTables
 from stratos.engine.triton_kernels import lora, sampling, split_sampling
+from stratos.engine.triton_kernels.codes.packing import packed
+from stratos.engine.triton_kernels.codes.products import FEW_ROWS, MANY_ROWS, codes_linear
 from stratos.engine.triton_kernels.experts import experts_linear
 from stratos.engine.triton_kernels.few_rows import SHAPES, few_rows_linear
 from stratos.engine.triton_kernels.kv_copies import copy_kv
 from stratos.engine.triton_kernels.linear import linear
+from tests.support.reference.made_codes import made_codes
 from tests.support.reference.triton_compile import Compiled, compiled, resources
 
 LAYERS, HEADS, KV_HEADS, DIM, BLOCK, HIDDEN, VOCAB = 32, 32, 8, 128, 16, 4096, 128256
@@ -46,6 +51,12 @@ SHARED_BYTES = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024, 120: 99 * 1024}
 """Of one program, by compute capability: A100, L4 and RTX 4090, H100, RTX 5090."""
 OTHER_HEADS = ((14, 2, 64, None), (32, 32, 96, 2048), (32, 8, 128, None), (8, 8, 256, 1024))
 """Query heads, KV heads, head size, window: groups of 7 and 1."""
+CODES = (
+    *((LinearScheme.INT4, 32), (LinearScheme.INT4, 128), (LinearScheme.INT8, 0), (LinearScheme.FP8, 0)),
+    *((LinearScheme.FP8, 128), (LinearScheme.MXFP4, 32), (LinearScheme.NF4, 64), (LinearScheme.NVFP4, 0)),
+)
+"""Scheme and group; those of 128 have zeros where they can."""
+OF_CODES = "codes-"
 WIDE = {name: re.compile(rf"\b{name}\.global\S*\.v(?:2\.b64|4\.b32)") for name in ("ld", "st")}
 """Loads and stores of 16 bytes."""
 
@@ -108,6 +119,15 @@ def _layer(dtype: torch.dtype) -> None:
         order = torch.zeros(pairs, dtype=torch.int64)
         experts_linear(torch.zeros(pairs // 2, HIDDEN, dtype=dtype), addresses, begins, 28672, order, 2)
     linear(x, torch.zeros(HIDDEN, HIDDEN, dtype=dtype), None)
+
+
+def _codes(dtype: torch.dtype) -> None:
+    """Products of weights that stay codes, for few rows and many; sizes are whole 128s, as in models."""
+    for scheme, group in CODES:
+        made = made_codes(scheme, 128, 256, group, has_zeros=scheme == LinearScheme.INT4 and group == 128)
+        weight = packed(made, CPU, dtype)
+        for rows in (FEW_ROWS, MANY_ROWS):
+            codes_linear(torch.zeros(rows, 256, dtype=dtype), weight, None, is_exact=False)
 
 
 def _dependent_launches(dtype: torch.dtype) -> None:
@@ -181,6 +201,11 @@ def main() -> None:
         if config.isdecimal():
             with compiled(int(config)) as record:
                 _attend_with_other_heads(int(config))
+            found += _report(record, config)
+            continue
+        if config.startswith(OF_CODES):
+            with compiled(int(config.removeprefix(OF_CODES))) as record:
+                _codes(torch.bfloat16)
             found += _report(record, config)
             continue
         pages_type, dtype = PRECISIONS[config]

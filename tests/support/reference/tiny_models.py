@@ -53,6 +53,13 @@ YARN_ROPE = {
 }
 UNTIED = {"tie_word_embeddings": False}
 EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+SIGMOID = {
+    "head_dim": 12,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "routed_scaling_factor": 2.5,
+}
 SPECIAL = {"pad_token_id": 0}
 GROUPS_OF_7 = {"num_attention_heads": 7, "num_key_value_heads": 1}
 TWO_GROUPS_OF_7 = {"num_attention_heads": 14, "num_key_value_heads": 2}
@@ -178,6 +185,36 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "qwen2-moe": ("Qwen2Moe", {**EXPERTS, "head_dim": None, "shared_expert_intermediate_size": 40, **UNTIED}),
+    "qwen2-moe-windows": (
+        "Qwen2Moe",
+        {
+            **EXPERTS,
+            "head_dim": None,
+            "shared_expert_intermediate_size": 24,
+            "num_hidden_layers": 3,
+            "mlp_only_layers": [1],
+            "use_sliding_window": True,
+            "sliding_window": 7,
+            "max_window_layers": 2,
+            "qkv_bias": False,
+        },
+    ),
+    "glm4-moe": ("Glm4Moe", {**SIGMOID, "use_qk_norm": True, **UNTIED}),
+    "glm4-moe-groups": (
+        "Glm4Moe",
+        {
+            **SIGMOID,
+            "attention_bias": True,
+            "n_routed_experts": 8,
+            "n_group": 4,
+            "topk_group": 2,
+            "num_experts_per_tok": 3,
+            "n_shared_experts": 2,
+            "first_k_dense_replace": 2,
+            "num_hidden_layers": 3,
+        },
+    ),
     "glm": ("Glm", {"head_dim": 12, "attention_bias": True, **SPECIAL}),
     "glm4": ("Glm4", {"head_dim": 12, "attention_bias": True, **SPECIAL, **UNTIED}),
     "gpt-oss": (
@@ -195,6 +232,17 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 """Case -> prefix of the classes in ``transformers``, and changes to ``BASE``."""
 
 
+VISION = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+VISION_TYPES = {"Gemma3": "siglip_vision_model", "Mistral3": "pixtral"}
+TEXT_TYPES = {"Gemma3": "gemma3_text", "Mistral3": "mistral"}
+"""Prefix of a class that sees images -> ``model_type`` of its parts."""
 CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 """Prefix -> class of the configuration, where it has another name."""
 
@@ -227,7 +275,27 @@ def save_tiny(
                 parameter.add_(torch.randn_like(parameter) * 0.1)
             elif name.endswith(("mlp.gate.weight", "mlp.router.weight")):
                 parameter.copy_(torch.randn_like(parameter) * 0.3)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(torch.randn_like(buffer) * 0.2)
     model.save_pretrained(path, max_shard_size=max_shard_size, save_original_format=not is_stacked)
+    return model
+
+
+def save_seeing(path: Path, whole: str, case: str) -> Any:
+    """Write a random model that sees images, whose text part is a case of ``FAMILIES``; returns it, float32."""
+    import transformers
+
+    text, vision = TEXT_TYPES[whole], {**VISION, "model_type": VISION_TYPES[whole]}
+    fields = {**BASE, **FAMILIES[case][1], "model_type": text}
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{whole}Config")(text_config=fields, vision_config=vision)
+    model = getattr(transformers, f"{whole}ForConditionalGeneration")(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn_like(parameter)
+            parameter.copy_(parameter + noise * 0.1 if "norm" in name else noise * 0.2)
+    model.save_pretrained(path)
     return model
 
 

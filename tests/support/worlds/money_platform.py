@@ -33,6 +33,8 @@ EXTERNAL_USAGE = {"prompt_tokens": 70, "completion_tokens": 30, "prompt_tokens_d
 EXTERNAL_COST = 50 * 2 + 20 * 1 + 30 * 5
 """Micro-units of one external request."""
 PRICES = {"default": {"prompt": 1_000_000, "cached": 250_000, "output": 3_000_000}}
+HELD = "please take long"
+"""A prompt to which the endpoint says its first piece and no more, as long as it is asked."""
 SCORED = "please score me"
 """A text on which the classifier gives 0.9; any other gets 0.1."""
 DECLARED: dict[str, Any] = {
@@ -42,6 +44,7 @@ DECLARED: dict[str, Any] = {
     "plans": {"paid": {"priority_class": 2, "prices": PRICES, "resident_only": True},
               "open": {"priority_class": 2, "prices": PRICES}},
     "tenants": {"payer": {"plan": "paid"}, "resident": {"plan": "paid"}, "roamer": {"plan": "open"},
+                "wanderer": {"plan": "open"},
                 "leaver": {"plan": "paid"}, "policed": {"plan": "paid", "overrides": {"content_policy": "words"}},
                 "keeper": {"plan": "open", "overrides": {"response_cache": True}},
                 "scored": {"plan": "paid", "overrides": {"content_policy": "scored"}}},
@@ -59,6 +62,8 @@ async def outside(asked: Asked, reply: Reply) -> None:
     for piece, reason in (("from ", None), ("outside", None), ("", "stop")):
         said = {"delta": {"content": piece}} if "messages" in asked.body else {"text": piece}
         await reply.event({"choices": [{"index": 0, "finish_reason": reason, **said}]})
+        if HELD in str(asked.body):
+            await asyncio.Event().wait()
     await reply.event({"choices": [], "usage": EXTERNAL_USAGE})
     await reply.event("[DONE]")
 

@@ -6,7 +6,7 @@ Any other architecture is refused: a wrong size is worse than none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -49,7 +49,7 @@ def _decoder_shape(fields: Fields) -> ModelShape:
         max_model_len=config.max_model_len,
         windows=config.windows,
         is_tied=config.tie_word_embeddings,
-        linear=products_of(shape for i in layers for shape in config.projection_shapes(i).values()),
+        linear=products_of(_linear_shapes(config)),
         expert=_expert(config),
         num_experts=moe.num_experts if moe else 0,
         num_chosen=moe.num_chosen if moe else 0,
@@ -60,6 +60,14 @@ def _decoder_shape(fields: Fields) -> ModelShape:
         is_served=True,
         num_rotations=len(set(config.ropes)),
     )
+
+
+def _linear_shapes(config: DecoderConfig) -> Iterator[tuple[int, int]]:
+    """Every product that every token goes through."""
+    for layer in range(config.num_layers):
+        yield from config.projection_shapes(layer).values()
+        if config.moe is not None and layer in config.moe.layers:
+            yield from config.moe.shared_shapes(config.hidden_size).values()
 
 
 def _expert(config: DecoderConfig) -> Products:
@@ -84,6 +92,9 @@ def _small_parameters(config: DecoderConfig) -> int:
     if config.moe is not None and config.moe.names.is_interleaved:
         outputs = 2 * config.moe.intermediate_size + config.hidden_size + 1
         biases += outputs * config.moe.num_experts * len(config.moe.layers)
+    if config.moe is not None:
+        extra = config.moe.num_experts * bool(config.moe.names.selection_bias)
+        routers += (extra + config.hidden_size * bool(config.moe.names.shared_gate)) * len(config.moe.layers)
     biases += config.num_heads * config.num_layers if config.options.has_sinks else 0
     return biases + norms + head_norms + routers
 

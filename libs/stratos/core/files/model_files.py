@@ -16,7 +16,7 @@ from typing import Any
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.digest import files_digest, never
 from stratos.core.files.handed_digest import hand_over, receive, state_of
-from stratos.core.files.text_part import text_fields
+from stratos.core.files.text_part import context_length, text_fields
 
 CONFIG_NAME = "config.json"
 MODULES_NAME = "modules.json"
@@ -100,7 +100,7 @@ def described_files(path: Path, digest: str = "") -> ModelFiles:
         weight_paths=(),
         digest=digest,
         vocab_size=vocab_size,
-        max_model_len=_count(path, config, "max_position_embeddings"),
+        max_model_len=context_length(config, _count(path, config, "max_position_embeddings")),
         eos_token_ids=_eos_token_ids(path, config, vocab_size),
         can_generate=not (path / MODULES_NAME).exists() and not _is_body(config),
     )

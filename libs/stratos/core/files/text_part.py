@@ -10,15 +10,29 @@ TEXT_DEFAULTS: dict[str, dict[str, int]] = {
 }
 """``model_type`` of a text part -> sizes that ``transformers`` assumes, since published files leave them out."""
 
+WHOLES = ("architectures", "tie_word_embeddings")
+"""Fields that hold for the whole model: its class, and whether its output layer is the embedding of its text part."""
+
+
+def context_length(config: Mapping[str, Any], positions: int) -> int:
+    """Longest sequence of a model that states so many positions: a dynamic rotation serves ``factor`` times as many."""
+    stated = config.get("rope_scaling") or config.get("rope_parameters")
+    parameters = stated if isinstance(stated, Mapping) else {}
+    factor = parameters.get("factor")
+    is_growing = (parameters.get("rope_type") or parameters.get("type")) == "dynamic"
+    if not is_growing or isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= 1024:
+        return positions
+    return int(positions * factor)
+
 
 def text_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of the text model: those of ``text_config`` before those around it; without one, all as they are.
 
-    ``architectures`` stays that of the whole.
+    Those of ``WHOLES`` stay as the whole has them.
     """
     text = config.get("text_config")
     if not isinstance(text, Mapping):
         return dict(config)
     around = {name: value for name, value in config.items() if name not in ("text_config", "vision_config")}
-    own = {name: value for name, value in text.items() if name != "architectures"}
+    own = {name: value for name, value in text.items() if name not in WHOLES or name not in config}
     return {**TEXT_DEFAULTS.get(str(own.get("model_type")), {}), **around, **own}

@@ -7,13 +7,13 @@ ledger's entries, which it names, so a receipt cannot say another amount than th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from stratos.core.ledger.usage import UsageCount
+from stratos.core.ledger.entry import LedgerEntry, RequestOutcome
 
 SECTIONS: Mapping[str, str] = {
     "request": "route, model, adapter and its digest, key, plan and class; when it came; grammar, ignored fields",
@@ -30,8 +30,9 @@ MAX_TEXT = 8192
 """Bytes of a receipt as it is stored; sections that do not fit are named in ``omitted``."""
 MAX_ITEMS = 16
 """Items of one list, such as attempts or prompts; further ones are counted."""
-OWN_RANK, CLAIMED_RANK = 1, 0
-"""A receipt by the gateway that answered stands above one that another gateway made of a worker's count."""
+OWN_RANK, ENTRY_RANK, CLAIMED_RANK = 2, 1, 0
+"""A receipt by the gateway that answered stands above one that was made of the entries that it left, and that above one
+of entries by what a worker counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,14 +75,23 @@ def _fitting(sections: Mapping[str, Any]) -> dict[str, Any]:
     return kept | {"omitted": [name for name in sections if name not in kept]}
 
 
-def claimed_receipt(count: UsageCount, day: str) -> RequestReceipt:
-    """The receipt of a request whose gateway died, from what a worker counted.
+def entry_receipts(entries: Iterable[LedgerEntry]) -> list[RequestReceipt]:
+    """Receipts of requests of which nothing but their entries is left, one for each.
 
     Args:
-        count: of its last attempt.
-        day: of its entry in the ledger.
+        entries: of requests that no gateway may come to give a receipt; those that no client asked for are left out.
     """
-    tag = count.tag
+    found: dict[tuple[str, str], list[LedgerEntry]] = {}
+    for entry in entries:
+        if entry.tag.http_request_id:
+            found.setdefault((entry.tenant, entry.tag.http_request_id), []).append(entry)
+    return [_entry_receipt(tenant, request_id, some) for (tenant, request_id), some in found.items()]
+
+
+def _entry_receipt(tenant: str, request_id: str, entries: Sequence[LedgerEntry]) -> RequestReceipt:
+    """The receipt of one request, from its entries, one for each prompt."""
+    first, tag, kept = entries[0], entries[0].tag, entries[:MAX_ITEMS]
+    source = "external" if first.is_external else "workers"
     sections = {
         "request": {
             "route": tag.route,
@@ -91,19 +101,23 @@ def claimed_receipt(count: UsageCount, day: str) -> RequestReceipt:
             "key_id": tag.key_id,
             "arrived_unix_ms": tag.arrived_unix_ms,
         },
-        "source": "workers",
-        "generations": [
-            {
-                "prompt_tokens": count.num_prompt_tokens,
-                "cached_tokens": count.num_cached_tokens,
-                "output_tokens": count.num_output_tokens,
-                **({"cache_write_tokens": count.writes.total} if count.writes.total else {}),
-                "queue_us": count.queue_ns // 1000,
-                "prefill_us": count.prefill_ns // 1000,
-                "num_attempts": count.key.attempt + 1,
-            }
-        ],
-        "answer": {"outcome": "recovered"},
-        "entries": [[day, count.key.request_id, tag.arrived_unix_ms]],
+        "source": "response_cache" if first.outcome is RequestOutcome.REPLAYED else source,
+        "generations": [_generation(entry) for entry in kept],
+        "answer": {"outcome": first.outcome.value},
+        "entries": [[entry.day, entry.request_id, entry.tag.arrived_unix_ms] for entry in kept],
     }
-    return request_receipt(count.tenant, tag.http_request_id, sections, rank=CLAIMED_RANK)
+    rank = CLAIMED_RANK if first.outcome is RequestOutcome.RECOVERED else ENTRY_RANK
+    return request_receipt(tenant, request_id, sections, rank=rank)
+
+
+def _generation(entry: LedgerEntry) -> dict[str, Any]:
+    counts, is_claim = entry.counts, entry.outcome is RequestOutcome.RECOVERED and not entry.is_external
+    return {
+        "prompt_tokens": counts.num_prompt,
+        "cached_tokens": counts.num_cached,
+        "output_tokens": counts.num_output,
+        **({"cache_write_tokens": counts.writes.total} if counts.writes.total else {}),
+        "queue_us": entry.stages.queue_us,
+        "prefill_us": entry.stages.prefill_us,
+        **({"num_attempts": entry.rank + 1} if is_claim else {}),
+    }

@@ -20,7 +20,7 @@ BlockTable = tuple[int, ...] | np.ndarray
 """Block ids of a sequence from its first position on."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RowSpan:
     """Where one row lies in the flat batch, and its context in the pages."""
 

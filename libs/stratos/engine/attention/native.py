@@ -28,6 +28,8 @@ from stratos.engine.revisions import revised
 MAX_HEAD_DIM = 1024
 """The kernel holds one head in registers and on its stack."""
 _ITEM_FIELDS = 6
+SPARE_ENTRIES = 8
+"""Blocks that the tables of a step have room for beyond those of each row, so that it can be kept as they grow."""
 
 
 def key_unit(library: NativeLibrary, geometry: KvGeometry, dtype: torch.dtype) -> int:
@@ -44,8 +46,22 @@ class NativeStep:
 
     arguments: AttentionStep
     pointer: object
+    facts: np.ndarray
+    """int64 [rows, 4]: begin, tokens, start, and where its table lies in ``tables``."""
+    tables: np.ndarray
     buffers: tuple[np.ndarray | Tensor, ...]
     rope: RopeRows | None = None
+
+    def move(self, positions: np.ndarray, spans: Sequence[RowSpan], grown: Sequence[int]) -> bool:
+        """Let rows of one token each be those at ``positions``; ``False``: a table in ``grown`` has no room."""
+        self.facts[:, 2] = positions
+        for index in grown:
+            table, begin = spans[index].block_table, int(self.facts[index, 3])
+            end = len(self.tables) if index + 1 == len(self.facts) else int(self.facts[index + 1, 3])
+            if begin + len(table) > end:
+                return False
+            self.tables[begin : begin + len(table)] = table
+        return True
 
 
 class NativePagedAttention(AttentionBackend):
@@ -62,6 +78,8 @@ class NativePagedAttention(AttentionBackend):
 
     is_invariant_by_design = True
     libraries = ()
+    can_move = True
+    """What ``unplanned`` gives can be kept for a step whose rows are each a token further."""
 
     def __init__(
         self,
@@ -96,16 +114,18 @@ class NativePagedAttention(AttentionBackend):
         num_entries = 0
         for index, row in enumerate(rows):
             facts[index] = row.begin, row.num_tokens, row.start, num_entries
-            num_entries += len(row.block_table)
-        flat = np.concatenate([row.block_table for row in rows], dtype=np.int64)
+            num_entries += len(row.block_table) + SPARE_ENTRIES
+        tables = np.zeros(num_entries, dtype=np.int64)
+        for row, begin in zip(rows, facts[:, 3].tolist(), strict=True):
+            tables[begin : begin + len(row.block_table)] = row.block_table
         slots = np.empty(num_tokens, dtype=np.int64)
         items = np.empty(num_tokens * self._kv_heads * _ITEM_FIELDS, dtype=np.int64)
         if self._scratch.numel() < threads * self._scratch_bytes:
             self._scratch = torch.empty(threads * self._scratch_bytes, dtype=torch.uint8)
         step = self._arguments(len(rows), num_tokens, threads)
-        step.rows, step.tables = facts.ctypes.data, flat.ctypes.data
+        step.rows, step.tables = facts.ctypes.data, tables.ctypes.data
         step.slots, step.items = slots.ctypes.data, items.ctypes.data
-        return NativeStep(step, ctypes.byref(step), (facts, flat, slots, items))
+        return NativeStep(step, ctypes.byref(step), facts, tables, (slots, items))
 
     def _arguments(self, num_rows: int, num_tokens: int, threads: int) -> AttentionStep:
         block, layer, kv, head, _, _ = self._pages.stride()

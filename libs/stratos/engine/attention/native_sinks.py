@@ -15,6 +15,8 @@ from stratos.engine.revisions import revised
 class NativeSinkAttention(NativePagedAttention):
     """Attention over sinks and a window by ``library``, the compiled kernels."""
 
+    can_move = False  # rotations of queries are laid out for their positions
+
     def __init__(self, library: NativeLibrary, terms: SinkTerms) -> None:
         super().__init__(library, terms.pages, terms.num_heads, terms.windows, terms.dtype, terms.scores)
         self.name = with_codes(revised("native-attention", f"native-{library.isa}-sinks"), terms.pages.codes)

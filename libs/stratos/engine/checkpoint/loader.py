@@ -9,7 +9,6 @@ model would then run wrong.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TypeGuard
 
 import torch
@@ -18,11 +17,13 @@ from torch import Tensor
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.model_files import ModelFiles
 from stratos.engine.checkpoint.experts.interleaved import is_coded, read_interleaved
+from stratos.engine.checkpoint.families.experts import MoeConfig
 from stratos.engine.checkpoint.fields import shown
 from stratos.engine.checkpoint.formats.layer_tensors import LayerTensors
 from stratos.engine.checkpoint.gguf.tensors import GgufTensor, gguf_tensors, has_gguf_weights
 from stratos.engine.checkpoint.kv_scales import all_scale_names, read_kv_scales
-from stratos.engine.checkpoint.model_config import DecoderConfig, MoeConfig
+from stratos.engine.checkpoint.layer_weights import AnyWeight, AttentionWeights, LinearWeights, MlpWeights
+from stratos.engine.checkpoint.model_config import DecoderConfig
 from stratos.engine.checkpoint.quantised_tensors import layer_tensors
 from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWeight, fused, has_order
 from stratos.engine.checkpoint.rotated_rows import feature_order, row_order
@@ -38,11 +39,15 @@ from stratos.engine.checkpoint.tensor_names import (
     expected_shapes,
     expert_names,
     experts_prefix,
+    is_unread,
     layer_prefix,
     norm_name,
     projection_name,
     router_bias_name,
     router_name,
+    selection_bias_name,
+    shared_gate_name,
+    shared_prefix,
     sinks_name,
     stacked_names,
     text_name,
@@ -51,41 +56,6 @@ from stratos.engine.checkpoint.weight_schemes import HEAD_KIND, can_round, round
 
 _FLOAT_TYPES = ("F32", "F16", "BF16")
 _ROTATED_SUFFIXES = (".q_proj.weight", ".k_proj.weight", ".qkv_proj.weight")
-
-
-AnyWeight = Tensor | QuantisedWeight | NestedWeight
-
-
-@dataclass(frozen=True, slots=True)
-class LinearWeights:
-    """Weight [out_features, in_features] and bias [out_features] of one (fused) linear layer."""
-
-    weight: AnyWeight | tuple[AnyWeight, ...]
-    """Several: those of one product whose layers are stored by different schemes, one behind the other."""
-    bias: Tensor | None
-
-
-@dataclass(frozen=True, slots=True)
-class MlpWeights:
-    """A gated MLP, or one expert; gate and up fused along the output."""
-
-    gate_up: LinearWeights
-    down: LinearWeights
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionWeights:
-    """One decoder layer without its MLP or experts, q/k/v fused along the output."""
-
-    before_attention: Tensor | None
-    """Weights of the norms [hidden], as in ``NormNames``."""
-    after_attention: Tensor | None
-    before_mlp: Tensor | None
-    after_mlp: Tensor | None
-    qkv: LinearWeights
-    output: LinearWeights
-    qk_norm: Tensor | None
-    """Weights of the RMS norm of each head of q, then of k: [heads + kv_heads, head_dim]."""
 
 
 class CheckpointReader:
@@ -160,8 +130,8 @@ class CheckpointReader:
             used.add(name)
         for name in sorted(self._tensors.keys() - used):
             is_unused = name == LM_HEAD and (self._config.tie_word_embeddings or not self._config.has_lm_head)
-            is_unused |= name.endswith("rotary_emb.inv_freq") or name in all_scale_names(self._config.num_layers)
-            if not is_unused:
+            is_unused |= name in all_scale_names(self._config.num_layers)
+            if not is_unused and not is_unread(name, self._config):
                 raise InvalidCheckpoint(
                     f"{self._tensors[name].file_name}: the checkpoint holds tensor {shown(name)}, "
                     "which config.json does not account for"
@@ -236,6 +206,24 @@ class CheckpointReader:
     def router_bias(self, layer: int, moe: MoeConfig) -> Tensor | None:
         """The router's bias [experts], where the family has one."""
         name = router_bias_name(layer, moe)
+        return None if name is None else self._read(name)
+
+    def selection_bias(self, layer: int, moe: MoeConfig) -> Tensor | None:
+        """Bias on the scores by which experts are chosen, float32 [experts], where the family has it."""
+        if (name := selection_bias_name(layer, moe)) is None:
+            return None
+        stored = self._tensors[name].whole().float()
+        self._check_numbers(name, stored)
+        return stored.to(self._device, copy=True)
+
+    def shared_expert(self, layer: int, moe: MoeConfig) -> MlpWeights:
+        """The MLP that every token goes through."""
+        block = shared_prefix(layer, moe)
+        return MlpWeights(self._fused(block, ("gate_proj", "up_proj")), self._fused(block, ("down_proj",)))
+
+    def shared_gate(self, layer: int, moe: MoeConfig) -> Tensor | None:
+        """Its gate [1, hidden], where the family has one."""
+        name = shared_gate_name(layer, moe)
         return None if name is None else self._read(name)
 
     def experts(self, layer: int, moe: MoeConfig) -> Iterator[MlpWeights]:

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stratos.common.errors import InvalidCheckpoint
-from stratos.core.files.text_part import text_fields
+from stratos.core.files.text_part import context_length, text_fields
 from stratos.engine.checkpoint.families import BODIES, FAMILIES, MODEL_TYPES, TEXT_PARTS
-from stratos.engine.checkpoint.families.family import ExpertNames, Family
+from stratos.engine.checkpoint.families.experts import MoeConfig, parse_experts
+from stratos.engine.checkpoint.families.family import Family
 from stratos.engine.checkpoint.families.layers import parse_ropes, parse_windows
 from stratos.engine.checkpoint.families.options import DecoderOptions, parse_options
-from stratos.engine.checkpoint.fields import Fields, flag, index_list, positive_int, positive_number, shown
+from stratos.engine.checkpoint.fields import Fields, flag, positive_int, positive_number, shown
 from stratos.engine.checkpoint.quantisation_config import QuantisationConfig, parse_quantisation
 from stratos.engine.checkpoint.rope_config import RopeConfig
 
@@ -24,20 +25,6 @@ SUPPORTED_ARCHITECTURES = tuple(FAMILIES)
 MAX_LAYERS = 1024
 MAX_ROTARY_ELEMENTS = 2**28
 """Positions times features of a head: a context of 2 Mi tokens at 128 features, whose tables take 2 GiB."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoeConfig:
-    """The mixture-of-experts layers of a model."""
-
-    num_experts: int
-    num_chosen: int
-    """Experts per token."""
-    intermediate_size: int
-    norms_chosen: bool
-    """Whether the weights of the chosen experts are scaled to sum to 1."""
-    layers: frozenset[int]
-    names: ExpertNames
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +37,8 @@ class DecoderConfig:
     intermediate_size: int
     """Features between the projections of layers that are not mixture-of-experts."""
     num_layers: int
+    num_unused_layers: int = 0
+    """Further ones of the checkpoint, whose tensors are not read."""
     num_heads: int
     num_kv_heads: int
     head_dim: int
@@ -148,7 +137,9 @@ def parse_decoder_config(config: Mapping[str, Any], *, has_lm_head: bool = True)
     fields = {**family.defaults, **config}
     num_heads, num_kv_heads, head_dim = _heads(fields)
     num_layers = positive_int(fields, "num_hidden_layers", maximum=MAX_LAYERS)
-    attention_bias = family.attention_bias in ("field", "qkv-field") and flag(fields, "attention_bias", False)
+    attention_bias = family.attention_bias in ("field", "qkv-field") and flag(
+        fields, family.attention_bias_field, False
+    )
     windows = parse_windows(fields, family, num_layers)
     hidden_size = positive_int(fields, "hidden_size")
     return DecoderConfig(
@@ -157,10 +148,11 @@ def parse_decoder_config(config: Mapping[str, Any], *, has_lm_head: bool = True)
         hidden_size=hidden_size,
         intermediate_size=positive_int(fields, "intermediate_size"),
         num_layers=num_layers,
+        num_unused_layers=_unused_layers(fields, family),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        max_model_len=positive_int(fields, "max_position_embeddings", maximum=MAX_ROTARY_ELEMENTS // head_dim),
+        max_model_len=_context(fields, MAX_ROTARY_ELEMENTS // head_dim),
         rms_norm_eps=positive_number(fields, "rms_norm_eps", 1e-6),
         ropes=parse_ropes(fields, family, windows, head_dim),
         options=parse_options(fields, family, hidden_size),
@@ -173,7 +165,7 @@ def parse_decoder_config(config: Mapping[str, Any], *, has_lm_head: bool = True)
         is_gate_up_fused=family.is_fused or family.is_mlp_fused,
         windows=windows,
         is_text_part=config is not stated,
-        moe=_moe(config, family, num_layers),
+        moe=parse_experts(config, family, num_layers),
         quantisation=None if _has_coded_experts(config, family) else parse_quantisation(config),
         has_coded_experts=_has_coded_experts(config, family),
     )
@@ -196,6 +188,18 @@ def _architecture(config: Fields) -> tuple[str, Fields]:
     return str(name), config
 
 
+def _context(fields: Fields, most: int) -> int:
+    context = context_length(fields, positive_int(fields, "max_position_embeddings", maximum=most))
+    if context > most:
+        raise InvalidCheckpoint(f"config.json: the factor of its rotation gives {context} positions, more than {most}")
+    return context
+
+
+def _unused_layers(fields: Fields, family: Family) -> int:
+    stated = fields.get(family.unused_layers_field) if family.unused_layers_field else None
+    return positive_int(fields, family.unused_layers_field, maximum=MAX_LAYERS) if stated else 0
+
+
 def _heads(fields: Fields) -> tuple[int, int, int]:
     """Query heads, KV heads, features of a head."""
     num_heads = positive_int(fields, "num_attention_heads")
@@ -213,38 +217,8 @@ def _heads(fields: Fields) -> tuple[int, int, int]:
     return num_heads, num_kv_heads, head_dim
 
 
-def _moe(config: Fields, family: Family, num_layers: int) -> MoeConfig | None:
-    if family.experts is None:
-        return None
-    # both spellings mean the same; published files of Qwen have the first, transformers 5 writes the second
-    stated = config.get("num_experts", config.get("num_local_experts"))
-    fields = {**family.defaults, **config}
-    if stated is not None:
-        fields["num_local_experts"] = stated
-    num_experts, num_chosen = positive_int(fields, "num_local_experts"), positive_int(fields, "num_experts_per_tok")
-    if num_chosen > num_experts:
-        raise InvalidCheckpoint(
-            f"config.json: num_experts_per_tok is {num_chosen}, but there are {num_experts} experts"
-        )
-    return MoeConfig(
-        num_experts=num_experts,
-        num_chosen=num_chosen,
-        intermediate_size=positive_int(fields, family.expert_size_field),
-        norms_chosen=family.always_norms_chosen or flag(fields, "norm_topk_prob", False),
-        layers=_expert_layers(fields, family, num_layers),
-        names=family.experts,
-    )
-
-
 def _has_coded_experts(config: Fields, family: Family) -> bool:
     """The experts alone are stored as codes."""
     stated = config.get("quantization_config")
     is_mxfp4 = isinstance(stated, Mapping) and stated.get("quant_method") == "mxfp4"
     return is_mxfp4 and family.experts is not None and family.experts.is_interleaved
-
-
-def _expert_layers(fields: Fields, family: Family, num_layers: int) -> frozenset[int]:
-    if not family.has_dense_layers:
-        return frozenset(range(num_layers))
-    dense, step = index_list(fields, "mlp_only_layers"), positive_int(fields, "decoder_sparse_step", 1)
-    return frozenset(layer for layer in range(step - 1, num_layers, step) if layer not in dense)

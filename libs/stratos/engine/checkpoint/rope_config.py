@@ -10,7 +10,7 @@ from typing import Any
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.fields import Fields, flag, positive_int, positive_number, shown
 
-SUPPORTED_ROPE_KINDS = ("default", "linear", "llama3", "yarn", "longrope")
+SUPPORTED_ROPE_KINDS = ("default", "linear", "llama3", "yarn", "longrope", "dynamic")
 _OLD_NAMES = {"su": "longrope"}
 DEFAULT_ROPE_THETA = 10000.0
 
@@ -37,6 +37,8 @@ class RopeConfig:
     long_factors: tuple[float, ...] = ()
     """The same for longer ones: which of both holds is chosen once, by the longest context that is served."""
     is_long: bool = False
+    longest: int = 0
+    """Longest context that is served (dynamic): beyond ``original_max_position`` it slows all rotations."""
     rotated_dim: int = 0
     """Features of a head that are rotated, its first ones; 0: all of them."""
     is_interleaved: bool = False
@@ -44,6 +46,8 @@ class RopeConfig:
 
     def for_context(self, longest: int) -> RopeConfig:
         """The rotation of a server whose longest context is that many tokens."""
+        if self.kind == "dynamic":
+            return replace(self, longest=max(longest, self.original_max_position))
         return replace(self, is_long=longest > self.original_max_position) if self.kind == "longrope" else self
 
     @property
@@ -67,6 +71,8 @@ class RopeConfig:
         if self.kind == "longrope":
             factors = ",".join(map(str, self.long_factors if self.is_long else self.short_factors))
             return f"longrope:{self.theta}:{self.attention_factor}:{factors}"
+        if self.kind == "dynamic":
+            return f"dynamic:{self.theta}:{self.factor}:{self.original_max_position}:{self.longest}"
         scaling = f"{self.factor}:{self.low_freq_factor}:{self.high_freq_factor}:{self.original_max_position}"
         return f"llama3:{self.theta}:{scaling}"
 
@@ -100,6 +106,11 @@ def parse_rope(config: Fields, head_dim: int, *, share: float = 1.0, is_interlea
         rope = _parse_llama3(config, parameters, theta)
     elif kind == "longrope":
         rope = _parse_longrope(config, parameters, theta, rotated)
+    elif kind == "dynamic":
+        if rotated <= 2:
+            raise InvalidCheckpoint("config.json: a dynamic rotation needs more than two features")
+        original, factor = positive_int(config, "max_position_embeddings"), positive_number(parameters, "factor")
+        rope = RopeConfig(kind=kind, theta=theta, factor=factor, original_max_position=original)
     else:
         factor = positive_number(parameters, "factor") if kind == "linear" else 1.0
         rope = RopeConfig(kind=kind, theta=theta, factor=factor)

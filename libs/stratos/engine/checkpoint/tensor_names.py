@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stratos.engine.checkpoint.model_config import DecoderConfig, MoeConfig
+from stratos.engine.checkpoint.families.experts import MoeConfig
+from stratos.engine.checkpoint.model_config import DecoderConfig
 
 EMBEDDING, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 BODY_PREFIX = "model."
@@ -59,6 +60,32 @@ def router_name(layer: int, moe: MoeConfig, *, is_stacked: bool) -> str:
 def router_bias_name(layer: int, moe: MoeConfig) -> str | None:
     """The router's bias, where the family has one."""
     return f"{layer_prefix(layer)}.mlp.{moe.names.router}.bias" if moe.names.is_interleaved else None
+
+
+def selection_bias_name(layer: int, moe: MoeConfig) -> str | None:
+    """Bias on the scores by which experts are chosen, where the family has it."""
+    names = moe.names
+    return (
+        f"{layer_prefix(layer)}.{names.block}.{names.router}.{names.selection_bias}" if names.selection_bias else None
+    )
+
+
+def shared_prefix(layer: int, moe: MoeConfig) -> str:
+    """Common beginning of the tensors of the shared expert."""
+    return f"{layer_prefix(layer)}.{moe.names.block}.{moe.names.shared}"
+
+
+def shared_gate_name(layer: int, moe: MoeConfig) -> str | None:
+    """The gate of the shared expert, where the family has one."""
+    names = moe.names
+    return f"{layer_prefix(layer)}.{names.block}.{names.shared_gate}.weight" if names.shared_gate else None
+
+
+def is_unread(name: str, config: DecoderConfig) -> bool:
+    """Whether a checkpoint may hold a tensor that no computation needs: tables of rotations, and layers that draft."""
+    first = config.num_layers
+    unused = tuple(f"{layer_prefix(layer)}." for layer in range(first, first + config.num_unused_layers))
+    return name.endswith("rotary_emb.inv_freq") or name.startswith(unused)
 
 
 def sinks_name(layer: int) -> str:
@@ -133,6 +160,12 @@ def _projections(config: DecoderConfig, layer: int) -> Shapes:
 def _experts(moe: MoeConfig, layer: int, hidden: int, *, is_stacked: bool, is_coded: bool) -> Shapes:
     yield router_name(layer, moe, is_stacked=is_stacked), (moe.num_experts, hidden)
     inner = moe.intermediate_size
+    if (selection := selection_bias_name(layer, moe)) is not None:
+        yield selection, (moe.num_experts,)
+    for name, shape in moe.shared_shapes(hidden).items():
+        yield f"{shared_prefix(layer, moe)}.{name}.weight", shape
+    if (gate_name := shared_gate_name(layer, moe)) is not None:
+        yield gate_name, (1, hidden)
     if (bias := router_bias_name(layer, moe)) is not None:
         yield bias, (moe.num_experts,)
         yield from _interleaved(moe, layer, hidden, is_coded=is_coded)

@@ -131,6 +131,11 @@ class StepResult:
     """Seconds of steps that accepted tokens made needless."""
 
     @property
+    def num_sampled(self) -> int:
+        """Tokens of its outputs."""
+        return sum([len(output.token_ids) for output in self.outputs])
+
+    @property
     def num_drafted(self) -> int:
         """Drafted tokens that the pass verified."""
         return sum(count.num_drafted for count in self.drafts)

@@ -244,6 +244,8 @@ class BlockTables:
         A held block stands for those released, on which no kernel relies. The entries count as carried from now on.
         """
         end = self.blocks.blocks_for(num_tokens)
+        if sequence.num_planned_blocks == end:
+            return end * self.blocks.num_pages, ()
         begin = min(sequence.num_planned_blocks, end)
         table = sequence.block_table[begin:end]
         gap = 0 if self.window is None else self.window.num_head_blocks

@@ -305,6 +305,8 @@ class HostTier:
 
         Returns device blocks that were filled from those: no row may read them, and no hash leads to them any more.
         """
+        if not swaps:
+            return set()
         self._end_outs(swaps, is_valid=True)
         bad = [copy for copy in swaps.ins if copy.slot in damaged]
         self.num_damaged += len(bad)

@@ -8,7 +8,7 @@ each other by construction; of the libraries' products that is found out by tryi
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -103,6 +103,8 @@ class LinearFactory:
         """Same as ``AttentionBackend.libraries``."""
         if library is not None:
             self.kernel_name, self.libraries = revised("native-products", f"gemm-{library.isa}"), ()
+        self.code_products: Callable[[QuantisedWeight | NestedWeight, Tensor | None], Linear] | None = None
+        """A GPU's products of weights that stay codes."""
         self.is_invariant_by_design = library is not None
         """Same as ``AttentionBackend.is_invariant_by_design``."""
         self._paddings: dict[tuple[int, int, bool], RowPadding | None] = {}
@@ -121,8 +123,13 @@ class LinearFactory:
 
     @property
     def keeps_codes(self) -> bool:
-        """Whether there are products for weights that stay codes."""
+        """Whether there are products for blocks of GGUF files and coded experts, too."""
         return self._library is not None
+
+    @property
+    def code_family(self) -> str | None:
+        """Whose products take the codes of a quantised checkpoint; ``None``: there are none."""
+        return "native" if self._library is not None else "triton" if self.code_products is not None else None
 
     def quantised(
         self, weight: QuantisedWeight | NestedWeight, bias: Tensor | None = None, *, is_float: bool = False
@@ -130,8 +137,11 @@ class LinearFactory:
         """A layer whose weight stays codes; ``is_float``: its results are float32, for logits.
 
         Raises:
-            InvalidCheckpoint: there are no C++ kernels; torch has no product that keeps a row's bits.
+            InvalidCheckpoint: there are neither C++ nor Triton kernels; torch has no product that keeps a row's bits.
         """
+        if self.code_products is not None:
+            linear = self.code_products(weight, bias)
+            return FloatLinear(linear) if is_float else linear
         if self._library is None:
             raise InvalidCheckpoint(
                 "quantised weights need the C++ kernels of a CPU: build them with "

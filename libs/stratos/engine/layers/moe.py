@@ -1,18 +1,21 @@
 """Mixture of experts: a router chooses a few gated MLPs per token, and their results are added up by its weights.
 
-Steps: router logits -> softmax in float32 over all experts -> the best ``num_chosen`` (ties go to the lowest index) ->
-tokens grouped by expert -> one gate/up and one down product per expert that has tokens -> weighted sum per token, in
-the order of its choice.  A token's result therefore does not depend on where the other tokens of the batch are sent.
+Steps: router logits -> scores in float32, a softmax over all experts or sigmoids -> the best ``num_chosen`` (ties go to
+the lowest index) -> tokens grouped by expert -> one gate/up and one down product per expert that has tokens -> weighted
+sum per token, in the order of its choice -> the shared expert's result.  A token's result therefore does not depend on
+where the other tokens of the batch are sent.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from stratos.engine.checkpoint.families.experts import Routing
 from stratos.engine.layers.linear import Linear
 from stratos.engine.layers.mlp import GatedMlp
 
@@ -23,10 +26,20 @@ class MixtureOfExperts:
 
     router: Linear
     experts: tuple[GatedMlp, ...]
-    num_chosen: int
-    norms_chosen: bool
+    routing: Routing
+    selection_bias: Tensor | None = None
+    """float32 [experts], on the scores by which experts are chosen and no weight is made."""
+    shared: GatedMlp | None = None
+    """Every token goes through it."""
+    shared_gate: Linear | None = None
+    """[1, hidden]: its result counts by the sigmoid of this product."""
     grouped: Callable[[Tensor, Tensor, Tensor, int], Tensor] | None = None
     """All experts at once (``GroupedExperts``); ``None``: one after the other, by counts that the host reads."""
+
+    @property
+    def num_chosen(self) -> int:
+        """Experts per token."""
+        return self.routing.num_chosen
 
     def __call__(self, x: Tensor) -> Tensor:
         """Apply to [tokens, hidden]."""
@@ -41,7 +54,11 @@ class MixtureOfExperts:
         total = by_choice[:, 0] * weights[:, :1]
         for rank in range(1, self.num_chosen):
             total += by_choice[:, rank] * weights[:, rank : rank + 1]
-        return total.to(x.dtype)
+        return (total if self.shared is None else total + self._shared(self.shared, x)).to(x.dtype)
+
+    def _shared(self, mlp: GatedMlp, x: Tensor) -> Tensor:
+        result = mlp(x)
+        return result if self.shared_gate is None else result * torch.sigmoid(self.shared_gate(x).float())
 
     def _one_by_one(self, x: Tensor, pairs: Tensor, order: Tensor) -> Tensor:
         """Results of all pairs of a token and an expert, [pairs, hidden] sorted by expert."""
@@ -57,7 +74,25 @@ class MixtureOfExperts:
 
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Weights, float32, and indices of the chosen experts, best first: [tokens, num_chosen] each."""
-        probabilities = torch.softmax(self.router(x).float(), -1)
-        ordered, indices = torch.sort(probabilities, dim=-1, descending=True, stable=True)
-        weights, chosen = ordered[:, : self.num_chosen], indices[:, : self.num_chosen]
-        return weights / weights.sum(-1, keepdim=True) if self.norms_chosen else weights, chosen
+        logits = self.router(x).float()
+        scores = torch.sigmoid(logits) if self.routing.is_sigmoid else torch.softmax(logits, -1)
+        weights, chosen = self._best(scores)
+        if self.routing.norms_chosen:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return weights if self.routing.scale == 1.0 else weights * self.routing.scale, chosen
+
+    def _best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores and indices of the chosen experts."""
+        key = scores if self.selection_bias is None else scores + self.selection_bias
+        if self.routing.num_groups > 1:
+            key = key.masked_fill(~self._in_best_groups(key), -math.inf)
+        chosen = torch.sort(key, dim=-1, descending=True, stable=True).indices[:, : self.num_chosen]
+        return scores.gather(1, chosen), chosen
+
+    def _in_best_groups(self, key: Tensor) -> Tensor:
+        """Whether each expert is of one of its token's best groups: bool [tokens, experts]."""
+        grouped = key.view(len(key), self.routing.num_groups, -1)
+        best = grouped.topk(2).values.sum(-1).sort(dim=-1, descending=True, stable=True).indices
+        is_best = torch.zeros(grouped.shape[:2], dtype=torch.bool, device=key.device)
+        is_best.scatter_(1, best[:, : self.routing.num_chosen_groups], True)
+        return is_best.unsqueeze(-1).expand_as(grouped).flatten(1)

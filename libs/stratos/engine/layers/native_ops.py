@@ -20,6 +20,8 @@ class NativeOps(LayerOps):
     def __init__(self, library: NativeLibrary, dtype: torch.dtype) -> None:
         self.name = revised("native-ops", f"native-{library.isa}")
         self._library, self._dtype = library, DTYPE_CODES[dtype]
+        self._num_best = 0
+        self._best = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.bool)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
         return self._norm(x, None, weight, eps, offset)
@@ -50,8 +52,10 @@ class NativeOps(LayerOps):
 
     def greedy(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         rows, size = logits.shape
-        tokens = logits.new_empty(rows, dtype=torch.int64)
-        is_finite = logits.new_empty(rows, dtype=torch.bool)
+        if self._num_best != rows:
+            self._num_best = rows
+            self._best = torch.empty(rows, dtype=torch.int64), torch.empty(rows, dtype=torch.bool)
+        tokens, is_finite = self._best
         self._library.argmax(
             *(DTYPE_CODES[logits.dtype], logits.data_ptr(), tokens.data_ptr(), is_finite.data_ptr()),
             *(rows, size, torch.get_num_threads()),

@@ -69,7 +69,7 @@ class LayerOps(ABC):
             logits: float32 [rows, vocab].
 
         Returns:
-            int64 [rows], bool [rows]; the token of a row that is not finite means nothing.
+            int64 [rows], bool [rows], valid until the next call; the token of a row that is not finite means nothing.
         """
         return logits.argmax(1), torch.isfinite(logits.sum(1))
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWeight
+from stratos.engine.layers.invariance import Linear
 from stratos.engine.layers.native_linear import NativeProduct
 from stratos.engine.memory.weight_memory import WeightMemory, kept_copy
 from stratos.engine.native.library import NativeLibrary
@@ -122,13 +123,13 @@ class ReorderedLinear:
     The pass in one call knows no such order, so a model that has one runs layer by layer.
     """
 
-    __slots__ = ("_order", "_product")
+    __slots__ = ("_order", "product")
 
-    def __init__(self, product: QuantisedLinear, order: Tensor) -> None:
-        self._product, self._order = product, order
+    def __init__(self, product: Linear, order: Tensor) -> None:
+        self.product, self._order = product, order
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._product(x.index_select(1, self._order))
+        return self.product(x.index_select(1, self._order))
 
 
 def _by_panel(of_groups: Tensor, columns: int, memory: WeightMemory) -> Tensor:

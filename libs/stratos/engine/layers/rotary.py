@@ -27,7 +27,7 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
         rotated = inverse_frequencies(replace(rope, rotated_dim=0), rope.rotated_dim)
         return torch.cat((rotated, torch.zeros((head_dim - rope.rotated_dim) // 2)))
     exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
-    frequencies = 1.0 / (rope.theta**exponents)
+    frequencies = 1.0 / (_slowed(rope, head_dim) ** exponents)
     if rope.kind == "longrope":
         return frequencies / torch.tensor(rope.long_factors if rope.is_long else rope.short_factors)
     if rope.kind == "linear":
@@ -37,6 +37,14 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
     if rope.kind == "yarn":
         return _yarn_scaled(rope, frequencies, head_dim)
     return frequencies
+
+
+def _slowed(rope: RopeConfig, head_dim: int) -> float:
+    """The base, which a dynamic rotation raises (NTK) where the longest context goes beyond that of the training."""
+    if rope.kind != "dynamic" or rope.longest <= rope.original_max_position:
+        return rope.theta
+    growth = rope.factor * rope.longest / rope.original_max_position - (rope.factor - 1)
+    return float(rope.theta * growth ** (head_dim / (head_dim - 2)))
 
 
 def _llama3_scaled(rope: RopeConfig, frequencies: Tensor) -> Tensor:

@@ -63,8 +63,10 @@ class LoraLayer:
             out.add_(self.bias)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LoraWeights:
+    """One adapter on the device; equal to itself alone."""
+
     digest: str
     layers: dict[tuple[str, int], LoraLayer]
     """(fused layer, layer index) -> its part; absent where the adapter has no target."""

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.attention.projections import QkNorm
-from stratos.engine.checkpoint.loader import CheckpointReader, LinearWeights, MlpWeights
+from stratos.engine.checkpoint.layer_weights import LinearWeights, MlpWeights
+from stratos.engine.checkpoint.loader import CheckpointReader
 from stratos.engine.checkpoint.model_config import DecoderConfig
 from stratos.engine.layers.linear import FloatLinear, Linear, LinearFactory
 from stratos.engine.layers.mlp import GatedMlp
@@ -219,11 +220,15 @@ def _ready_experts(
 ) -> MixtureOfExperts:
     moe = config.moe
     assert moe is not None
+    router, shared_gate = reader.router(index, moe), reader.shared_gate(index, moe)
     return MixtureOfExperts(
-        router=linear(reader.router(index, moe), reader.router_bias(index, moe)),
+        # scores to which a bias is added are those of float32 where kernels have it
+        router=linear.to_float32(router) if moe.routing.is_sigmoid else linear(router, reader.router_bias(index, moe)),
+        selection_bias=reader.selection_bias(index, moe),
+        shared=_ready_mlp(reader.shared_expert(index, moe), linear, ops, _gate(config)) if moe.shared_size else None,
+        shared_gate=None if shared_gate is None else linear(shared_gate),
         experts=tuple(_ready_mlp(expert, linear, ops, _gate(config)) for expert in reader.experts(index, moe)),
-        num_chosen=moe.num_chosen,
-        norms_chosen=moe.norms_chosen,
+        routing=moe.routing,
     )
 
 

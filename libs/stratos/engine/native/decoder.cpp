@@ -6,6 +6,7 @@
 #include <omp.h>
 #include <string.h>
 
+#include "adapters.h"
 #include "attention.h"
 #include "gemm.h"
 #include "region.h"
@@ -36,6 +37,7 @@ struct Pass {  // mirrored by native/structures.py
     float *cos, *sin;                                // [ropes, tokens, head_dim]
     float *logits;                                   // [num_sampled, columns of the head]
     uint8_t *is_finite;                              // [tokens]
+    const StepAdapters *adapters;                    // null where no row has one
     int64_t num_sampled, threads, num_steps;
 };
 
@@ -90,21 +92,30 @@ static void region_whole_norms(const Model *m, const Pass *p, const Layer *l) {
     region_norm_part((int)m->dtype, keys, l->whole_k_norm, s->num_tokens, width, kv_size, m->eps, m->norm_offset);
 }
 
+enum Fused { QKV, OUTPUT, GATE_UP, DOWN, NUM_FUSED };
+
+// A fused layer with the adapters of its rows.
+static void region_fused(const Model *m, const Pass *p, int64_t index, Fused fused, const Linear *l, const void *x, void *out) {
+    const int64_t place = index * NUM_FUSED + fused;
+    if (p->adapters) region_shrink((int)m->dtype, p->adapters, place, x);
+    region_linear((int)m->dtype, l, x, out, p->step->num_tokens, false);
+    if (p->adapters) region_expand((int)m->dtype, p->adapters, place, out, l->stride);
+}
+
 static void region_layer(const Model *m, const Pass *p, int64_t index) {
     const Layer *l = m->layers + index;
-    const int dtype = (int)m->dtype;
     const int64_t rows = p->step->num_tokens;
     Step step = p->step[l->column];  // each thread's own: layers differ in their rotation
     step.cos += l->rope * rows * step.head_dim;
     step.sin += l->rope * rows * step.head_dim;
-    region_linear(dtype, &l->qkv, region_input(m, p, l->before_attention, index > 0), p->wide, rows, false);
+    region_fused(m, p, index, QKV, &l->qkv, region_input(m, p, l->before_attention, index > 0), p->wide);
     if (l->whole_q_norm) region_whole_norms(m, p, l);
     region_attention(&step, l->place, l->window, p->wide, p->narrow, l->qk_norm);
-    region_linear(dtype, &l->output, p->narrow, p->x, rows, false);
+    region_fused(m, p, index, OUTPUT, &l->output, p->narrow, p->x);
     region_result(m, p, l->after_attention);
-    region_linear(dtype, &l->gate_up, region_input(m, p, l->before_mlp, true), p->wide, rows, false);
-    region_gated(dtype, (int)m->activation, m->activation_limit, p->wide, p->narrow, rows, m->inner);
-    region_linear(dtype, &l->down, p->narrow, p->x, rows, false);
+    region_fused(m, p, index, GATE_UP, &l->gate_up, region_input(m, p, l->before_mlp, true), p->wide);
+    region_gated((int)m->dtype, (int)m->activation, m->activation_limit, p->wide, p->narrow, rows, m->inner);
+    region_fused(m, p, index, DOWN, &l->down, p->narrow, p->x);
     region_result(m, p, l->after_mlp);
 }
 
@@ -125,7 +136,7 @@ static int64_t products(const Model *m, const Pass *p) {
 
 extern "C" {
 
-int64_t stratos_pass_bytes(void) { return sizeof(Layer) + sizeof(Model) + sizeof(Pass); }
+int64_t stratos_pass_bytes(void) { return sizeof(Layer) + sizeof(Model) + sizeof(Pass) + sizeof(AdapterPart) + sizeof(StepAdapters); }
 
 // Plans the step, runs all layers and writes KV.  residual gets the hidden states before the last norm.
 void stratos_forward(const Model *m, Pass *p) {

@@ -54,15 +54,18 @@ static inline vec widen(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi3
 static inline vec vload(const bf16_t *p) { return widen(_mm256_loadu_si256((const __m256i *)p)); }
 static inline vec vload(const bf16_t *p, int n) { return widen(_mm256_maskz_loadu_epi16(first_lanes(n), p)); }
 
-static inline __m256i narrow(vec x) {
-#if defined(__AVX512BF16__)
-    return (__m256i)_mm512_cvtneps_pbh(x);
-#else
+static inline __m256i narrow_by_integers(vec x) {
     __m512i bits = _mm512_castps_si512(x);
     __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
     __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, is_nan, _mm512_set1_epi32(0x7fc0)));
+}
+static inline __m256i narrow(vec x) {
+#if defined(__AVX512BF16__)
+    return (__m256i)_mm512_cvtneps_pbh(x);
+#else
+    return narrow_by_integers(x);
 #endif
 }
 static inline void vstore(bf16_t *p, vec x) { _mm256_storeu_si256((__m256i *)p, narrow(x)); }

@@ -76,10 +76,45 @@ class ForwardPass(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("step", "token_ids", "positions", "sampled")),
         *((name, c_void_p) for name in ("residual", "x", "wide", "narrow", "cos", "sin", "logits", "is_finite")),
+        ("adapters", c_void_p),
         ("num_sampled", c_int64),
         ("threads", c_int64),
         ("num_steps", c_int64),
     )
+
+
+class AdapterTarget(ctypes.Structure):
+    """``AdapterTarget`` of adapters.h."""
+
+    _fields_ = (("expand", c_void_p), ("column", c_int64), ("rank", c_int64))
+
+
+MAX_TARGETS = 3
+
+
+class AdapterPart(ctypes.Structure):
+    """``AdapterPart`` of adapters.h: of one adapter and fused layer."""
+
+    _fields_ = (
+        ("shrink", c_void_p),
+        ("bias", c_void_p),
+        ("num_targets", c_int64),
+        ("targets", AdapterTarget * MAX_TARGETS),
+    )
+
+
+class AdaptersOfStep(ctypes.Structure):
+    """``StepAdapters`` of adapters.h; its segments are int64 [num_segments, 3]: parts, first row, rows."""
+
+    _fields_ = (
+        ("segments", c_void_p),
+        ("shrunk", c_void_p),
+        *((name, c_int64) for name in ("num_segments", "stride", "has_bias")),
+    )
+
+
+SEGMENT_ROWS = 32
+"""Rows of a segment, at most."""
 
 
 class SampleRow(ctypes.Structure):
@@ -100,5 +135,7 @@ class SampleRow(ctypes.Structure):
     )
 
 
-SHARED_BYTES = sum(ctypes.sizeof(structure) for structure in (LayerWeights, ModelWeights, ForwardPass))
+SHARED_BYTES = sum(
+    ctypes.sizeof(structure) for structure in (LayerWeights, ModelWeights, ForwardPass, AdapterPart, AdaptersOfStep)
+)
 """Sum that ``stratos_pass_bytes`` must return."""

@@ -183,21 +183,25 @@ class GenerationTable:
         if state is not None and state.first_scheduled_s is None:
             state.first_scheduled_s = self._context.clock.now()
             state.num_cached_tokens = start if state.num_cached_tokens is None else state.num_cached_tokens
-        continues = start + count > len(sequence.tokens)
-        known = sequence.tokens[start : start + count]
         if sequence.drafts:
             return self._drafted_row(sequence, start)
-        table_begin, block_table = self._kv.tables.plan_table(sequence, start + count)
+        end, tokens = start + count, sequence.tokens
+        continues = end > len(tokens)
+        known = tokens[start:end]
+        if continues:
+            known.append(PREVIOUS_TOKEN)
+        table_begin, block_table = self._kv.tables.plan_table(sequence, end)
+        is_last = count == sequence.remaining
         return PlanRow(
             seq_id=sequence.seq_id,
-            token_ids=(*known, PREVIOUS_TOKEN) if continues else tuple(known),
+            token_ids=tuple(known),
             start=start,
             block_table=block_table,
             table_begin=table_begin,
             adapter_digest=sequence.terms.adapter.digest,
-            sample=_sample_spec(sequence, state) if state and count == sequence.remaining else None,
-            pool=embedding.pooling(is_last_chunk=count == sequence.remaining) if embedding else None,
-            targets=_prompt_targets(state, start, count) if state else None,
+            sample=_sample_spec(sequence, state) if state and is_last else None,
+            pool=embedding.pooling(is_last_chunk=is_last) if embedding else None,
+            targets=_prompt_targets(state, start, count) if state and state.wants_prompt_logprobs else None,
             continues=continues,
         )
 
@@ -240,10 +244,10 @@ class GenerationTable:
         assert state is not None
         num_prompt = len(state.request.prompt_ids)
         self._context.cache_full_blocks(sequence)
-        if sequence.num_computed >= num_prompt - 1:
+        if state.pending_forks and sequence.num_computed >= num_prompt - 1:
             self._fork_choices(sequence)
         self._kv.tables.release_passed(sequence)
-        if sequence.choice == state.parent_choice:
+        if begin < num_prompt and sequence.choice == state.parent_choice:
             state.num_recomputed_tokens += max(0, min(sequence.num_computed, num_prompt) - begin)
         if token is not None:
             self._append(sequence, state, token, result, follows=follows)
@@ -347,16 +351,17 @@ def _prompt_targets(state: RequestState, start: int, count: int) -> PromptTarget
 
 
 def _sample_spec(sequence: Sequence, state: RequestState) -> SampleSpec:
-    request, num_prompt = state.request, len(state.request.prompt_ids)
+    request = state.request
+    num_prompt, position = len(request.prompt_ids), len(sequence.tokens) + sequence.num_unknown
     return SampleSpec(
         key=request.key,
         choice=sequence.choice,
         seed=request.seed,
-        position=len(sequence.tokens) + sequence.num_unknown,
+        position=position,
         params=request.sampling,
         prompt_ids=request.prompt_ids,
-        output_ids=tuple(sequence.tokens[num_prompt:]) if request.sampling.needs_output_ids else (),
-        num_output_tokens=sequence.num_output + sequence.num_unknown,
+        output_ids=tuple(sequence.tokens[num_prompt:]) if state.needs_output_ids else (),
+        num_output_tokens=position - num_prompt,
     )
 
 

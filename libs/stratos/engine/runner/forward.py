@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from stratos.engine.attention.backend import AttentionBackend
+from stratos.engine.contract.plan import NON_FINITE_HIDDEN, StepPlan
 from stratos.engine.models.decoder import Decoder
 from stratos.engine.runner.step_inputs import StepInputs
 
@@ -47,3 +48,22 @@ class LayeredForward(Forward):
         if inputs.sampled_rows:
             logits = self._decoder.logits(hidden if tokens is None else hidden.index_select(0, tokens))
         return ForwardResult(hidden, logits, torch.isfinite(hidden.float().sum(1)).cpu().numpy())
+
+
+def report_non_finite(
+    is_finite: np.ndarray, plan: StepPlan, inputs: StepInputs, errors: dict[int, str]
+) -> dict[int, int]:
+    """Name every row with a token whose hidden state is not finite, so that its KV is not shared.
+
+    A drafted token is no error; returned is how many of them come before the first such one, by seq_id.
+    """
+    num_sound: dict[int, int] = {}
+    if is_finite.all():
+        return num_sound
+    for row, span in zip(plan.rows, inputs.spans, strict=True):
+        first_draft = span.begin + span.num_tokens - len(row.verify)
+        if not is_finite[span.begin : first_draft].all():
+            errors.setdefault(row.seq_id, NON_FINITE_HIDDEN)
+        elif not (drafts := is_finite[first_draft : span.begin + span.num_tokens]).all():
+            num_sound[row.seq_id] = int(drafts.argmin())
+    return num_sound

@@ -63,6 +63,14 @@ class Kernels:
 
     def linear(self, config: RunnerConfig, device: torch.device, dtype: torch.dtype) -> LinearFactory:
         """Factory of the linear layers."""
+        factory = self._linear(config, device, dtype)
+        if self.is_triton:
+            from stratos.engine.layers.triton_linear import TritonCodesFactory
+
+            factory.code_products = TritonCodesFactory(device, dtype, is_exact=self.is_exact)
+        return factory
+
+    def _linear(self, config: RunnerConfig, device: torch.device, dtype: torch.dtype) -> LinearFactory:
         if self.is_triton and self.is_exact:
             from stratos.engine.layers.triton_linear import TritonLinearFactory
 

@@ -2,13 +2,15 @@
 
 A step that returns to Python between operations gives Python's lock away some hundred times, and each time may wait
 milliseconds until another thread hands it back.  Here it is given away once.  The kernels and the bits are the same.
-Steps with adapters take the layered pass; so do models with experts, for which this pass is not built.
+Models with experts take the layered pass, as this one is not built for them.  While inputs are kept (``KeptInputs``)
+so are the arguments of the call, which point to them.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,6 +24,7 @@ from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.native_linear import NativeProduct
 from stratos.engine.layers.native_ops import NativeOps
 from stratos.engine.layers.rotary import RopeRows, RotaryTable, StreamingRotary
+from stratos.engine.lora.native import NativeAdapters
 from stratos.engine.models.decoder import Decoder, DecoderLayer
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.native.structures import (
@@ -35,16 +38,17 @@ from stratos.engine.native.structures import (
 )
 from stratos.engine.runner.forward import Forward, ForwardResult, LayeredForward
 from stratos.engine.runner.step_inputs import StepInputs
+from stratos.engine.switches import KernelSwitches
 
 
 def make_forward(
-    decoder: Decoder, attention: AttentionBackend, library: NativeLibrary | None, *, is_whole: bool
+    decoder: Decoder, attention: AttentionBackend, library: NativeLibrary | None, switches: KernelSwitches
 ) -> Forward:
     """The pass in one call where it is wanted and every part of the model has a kernel, else the layered one."""
     layered = LayeredForward(decoder, attention)
     parts = attention.backends if isinstance(attention, GroupedAttention) else [attention]
     columns = [part for part in parts if isinstance(part, NativePagedAttention)]
-    if not is_whole or library is None or len(columns) < len(parts):
+    if not switches.whole_step or library is None or len(columns) < len(parts):
         return layered
     linears = [linear for layer in decoder.layers for linear in _linears(layer)]
     if decoder.lm_head is not None:
@@ -52,7 +56,7 @@ def make_forward(
     if not isinstance(decoder.ops, NativeOps) or not all(isinstance(linear, NativeProduct) for linear in linears):
         return layered
     groups = attention if isinstance(attention, GroupedAttention) else None
-    return NativeForward(library, decoder, columns, layered, groups)
+    return NativeForward(library, decoder, columns, layered, groups, takes_adapters=switches.whole_step_adapters)
 
 
 def _linears(layer: DecoderLayer) -> list[Linear | None]:
@@ -68,6 +72,32 @@ def _argument(linear: Linear | None) -> LinearWeight:
     return linear.argument
 
 
+@dataclass(slots=True)
+class _LaidOut:
+    """Arguments of the last call, as far as they outlive it, and what keeps their memory alive."""
+
+    inputs: StepInputs
+    threads: int
+    logits: Tensor | None
+    is_finite: np.ndarray
+    columns: ctypes.Array[AttentionStep]
+    step: NativeStep | None
+    """Arguments of attention that can be moved on; ``None`` where they cannot."""
+    num_moves: int
+    """Moves of the inputs that the arguments have seen."""
+    positions: np.ndarray
+    held: object
+
+    def move(self, inputs: StepInputs, threads: int) -> bool:
+        """Let the arguments be those of kept inputs, whose tensors they point to; ``False``: they have to be set."""
+        step, is_next = self.step, inputs is self.inputs and inputs.num_moves == self.num_moves + 1
+        if step is None or not is_next or threads != self.threads:
+            return False
+        self.num_moves += 1
+        self.columns[0].threads = threads  # the kernel takes fewer where there is little to do
+        return step.move(self.positions, inputs.spans, inputs.grown)
+
+
 class NativeForward(Forward):
     """Every linear layer is a ``NativeProduct``, every MLP dense; use ``make_forward``.
 
@@ -75,8 +105,9 @@ class NativeForward(Forward):
         library: the compiled kernels.
         decoder: the model; kept, since the kernels read its weights.
         columns: attention over the pages of each column of layers.
-        layered: computes steps with adapters.
+        layered: computes steps with adapters that this pass does not take.
         groups: what the columns are of, where they are several.
+        takes_adapters: ablation switch.
     """
 
     def __init__(
@@ -86,9 +117,13 @@ class NativeForward(Forward):
         columns: list[NativePagedAttention],
         layered: LayeredForward,
         groups: GroupedAttention | None = None,
+        *,
+        takes_adapters: bool = True,
     ) -> None:
         self._library, self._decoder, self._layered = library, decoder, layered
         self._columns, self._groups = columns, groups
+        dtype = decoder.embedding.dtype
+        self._adapters = NativeAdapters(decoder.config.num_layers, dtype) if takes_adapters else None
         config, options, first = decoder.config, decoder.config.options, decoder.layers[0]
         assert isinstance(first.mlp, GatedMlp)
         ropes = decoder.rotaries
@@ -112,7 +147,7 @@ class NativeForward(Forward):
             num_layers=config.num_layers,
             hidden=config.hidden_size,
             inner=inner,
-            dtype=DTYPE_CODES[decoder.embedding.dtype],
+            dtype=DTYPE_CODES[dtype],
             num_ropes=len(ropes),
             activation=ACTIVATION_CODES[options.activation],
             eps=config.rms_norm_eps,
@@ -122,14 +157,23 @@ class NativeForward(Forward):
             activation_limit=options.activation_limit,
         )
         wide, narrow = max(_argument(first.qkv).stride, 2 * inner), max(_argument(first.output).k, inner)
-        self._buffers = _Buffers(
-            config.hidden_size, wide, narrow, len(ropes) * config.head_dim, decoder.embedding.dtype
-        )
+        self._buffers = _Buffers(config.hidden_size, wide, narrow, len(ropes) * config.head_dim, dtype)
         self._logits = np.empty((0, self._model.head.stride), dtype=np.float32)
+        self._laid: _LaidOut | None = None
 
     def run(self, inputs: StepInputs) -> ForwardResult:
-        if inputs.lora is not None:
-            return self._layered.run(inputs)
+        threads, laid = torch.get_num_threads(), self._laid
+        if laid is None or not laid.move(inputs, threads):
+            self._laid = None  # its buffers may go
+            if inputs.lora is not None and not (self._adapters is not None and self._adapters.takes(inputs.lora)):
+                return self._layered.run(inputs)
+            laid = self._laid = self._lay_out(inputs, threads)
+        self._library.forward(ctypes.byref(self._model), ctypes.byref(self._buffers.arguments))
+        logits = None if laid.logits is None else self._decoder.finished(laid.logits)
+        return ForwardResult(self._buffers.residual, logits, laid.is_finite)
+
+    def _lay_out(self, inputs: StepInputs, threads: int) -> _LaidOut:
+        """Set all arguments of the call."""
         num_tokens, num_sampled = inputs.token_ids.shape[0], len(inputs.sampled_rows)
         self._buffers.reserve(num_tokens)
         if num_sampled > len(self._logits):
@@ -143,17 +187,31 @@ class NativeForward(Forward):
         arguments = self._buffers.arguments
         columns = (AttentionStep * len(steps))(*(step.arguments for step in steps))
         arguments.step, arguments.num_steps = ctypes.addressof(columns), len(steps)
-        positions = inputs.positions
+        rope, positions = None, inputs.positions
         if self._on_demand is not None:  # the step's own rows are the table
             rope, positions = self._on_demand.rows(positions), torch.arange(num_tokens)
             self._set_tables([rope])
         arguments.token_ids, arguments.positions = inputs.token_ids.data_ptr(), positions.data_ptr()
         arguments.sampled, arguments.num_sampled = sampled.ctypes.data, num_sampled
         arguments.logits, arguments.is_finite = self._logits.ctypes.data, is_finite.ctypes.data
-        arguments.threads = torch.get_num_threads()
-        self._library.forward(ctypes.byref(self._model), ctypes.byref(arguments))
-        logits = self._decoder.finished(torch.from_numpy(self._logits[:num_sampled])) if num_sampled else None
-        return ForwardResult(self._buffers.residual, logits, is_finite)
+        adapters = None
+        if inputs.lora is not None and self._adapters is not None:
+            adapters = self._adapters.step(inputs.lora, num_tokens)
+        arguments.adapters = None if adapters is None else ctypes.addressof(adapters)
+        arguments.threads = threads
+        logits = torch.from_numpy(self._logits[:num_sampled]) if num_sampled else None
+        can_move = self._groups is None and self._on_demand is None and self._columns[0].can_move
+        return _LaidOut(
+            inputs=inputs,
+            threads=threads,
+            logits=logits,
+            is_finite=is_finite,
+            columns=columns,
+            step=steps[0] if can_move else None,
+            num_moves=inputs.num_moves,
+            positions=inputs.positions.numpy(),
+            held=(steps, rope, positions, sampled, adapters),
+        )
 
     def _steps(self, rows: list[RowSpan]) -> list[NativeStep]:
         if self._groups is None:

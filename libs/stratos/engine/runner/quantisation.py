@@ -37,7 +37,10 @@ def is_widened_by_switch(quantization: str, model: DecoderConfig) -> bool:
     return model.quantisation.method == METHOD
 
 
-def scheme_parts(label: str) -> tuple[str, ...]:
-    """Parts of the numerics id that name it."""
-    family = "native-gguf-products" if label.startswith(METHOD) else "native-quantised-products"
-    return (revised(family, label),) if label else ()
+def scheme_parts(label: str, code_family: str | None) -> tuple[str, ...]:
+    """Parts of the numerics id that name it, and a GPU's kernels; ``code_family`` as of ``LinearFactory``."""
+    if not label:
+        return ()
+    if code_family == "triton":
+        return (revised("triton-quantised-products", f"triton-{label}"),)
+    return (revised("native-gguf-products" if label.startswith(METHOD) else "native-quantised-products", label),)

@@ -1,5 +1,8 @@
 """Turns a plan into the tensors of one forward pass, once per step: numpy on the host, then one copy each.
 
+While the rows of a step are those of the step before, each one token further, a CPU keeps what it laid out for them
+(``KeptInputs``): it sets token ids, adds one to positions, and takes over the tables that have grown.
+
 Rows that cannot run (a token outside of the vocabulary, a position beyond the context, an adapter that is not loaded)
 are reported, and run harmlessly with token 0 and the base model, so that the rest of the batch is not touched.
 """
@@ -7,7 +10,7 @@ are reported, and run harmlessly with token 0 and the base model, so that the re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
@@ -22,11 +25,12 @@ from stratos.engine.lora.weights import LoraWeights
 from stratos.engine.memory.copies import to_device
 
 FindAdapter = Callable[[str], LoraWeights | None]
+_CPU = torch.device("cpu")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StepInputs:
-    """Inputs of one forward pass over T tokens."""
+    """Inputs of one forward pass over T tokens; valid until the next step is laid out."""
 
     token_ids: Tensor
     """int64 [T]."""
@@ -39,6 +43,13 @@ class StepInputs:
     sampled_rows: list[tuple[int, SampleSpec]]
     """(seq_id, how to sample) in the order of ``sampled_tokens``."""
     errors: dict[int, str]
+    has_drafts: bool = False
+    num_moves: int = 0
+    """Steps that they have been kept for; their rows are of one sampled token each then, and without errors."""
+    grown: list[int] = field(default_factory=list)
+    """Rows whose block table is another one than in the step before, where they were kept."""
+    is_plain: bool = False
+    """Every row wants the best token and nothing else, as far as it is known."""
 
 
 def build_step_inputs(
@@ -94,7 +105,85 @@ def build_step_inputs(
         sampled_tokens=None if len(last_tokens) == begin else to_device(np.array(last_tokens, dtype=np.int64), device),
         sampled_rows=sampled_rows,
         errors=errors,
+        has_drafts=plan.num_drafted > 0,
     )
+
+
+class KeptInputs:
+    """Inputs of a CPU's steps, kept from one to the next while the batch stays as it is.
+
+    Args:
+        vocab_size: as for ``build_step_inputs``, and so are the other ones.
+        max_model_len: of the model.
+        find_adapter: by digest; a step's adapters are looked up in every step.
+        tables: of the plans' sequences.
+        is_kept: ``False`` lays out every step from its plan alone.
+    """
+
+    def __init__(
+        self, vocab_size: int, max_model_len: int, find_adapter: FindAdapter, tables: KeptTables, *, is_kept: bool
+    ) -> None:
+        self._vocab_size, self._max_model_len, self._tables = vocab_size, max_model_len, tables
+        self._find_adapter, self._is_on = find_adapter, is_kept
+        self._rows: tuple[PlanRow, ...] = ()
+        """Of the step whose inputs can be kept; none: they cannot."""
+        self._inputs: StepInputs | None = None
+        self._token_ids = self._positions = np.empty(0, dtype=np.int64)
+        """Memory of their tensors."""
+
+    def of(self, plan: StepPlan, previous: Mapping[int, int]) -> StepInputs:
+        """Inputs of a plan; ``previous`` as for ``build_step_inputs``."""
+        last, self._rows = self._rows, ()  # an error on the way leaves nothing that could be kept
+        inputs = self._inputs
+        if inputs is None or len(last) != len(plan.rows) or not self._move(inputs, last, plan.rows, previous):
+            sizes = self._vocab_size, self._max_model_len
+            inputs = build_step_inputs(plan, *sizes, self._find_adapter, _CPU, self._tables, previous)
+            if not self._is_on or inputs.errors or not all(map(_is_stream, plan.rows)):
+                return inputs
+            self._inputs = inputs
+            self._token_ids, self._positions = inputs.token_ids.numpy(), inputs.positions.numpy()
+        self._rows = plan.rows
+        return inputs
+
+    def _move(
+        self, inputs: StepInputs, last: tuple[PlanRow, ...], rows: tuple[PlanRow, ...], previous: Mapping[int, int]
+    ) -> bool:
+        """Move the inputs of ``last`` on by a token; ``False``: these rows are others, and nothing of them counts."""
+        token_ids, grown, top = [], [], 0
+        for index, (row, was, span) in enumerate(zip(rows, last, inputs.spans, strict=True)):
+            start = row.start
+            is_next = row.seq_id == was.seq_id and start == was.start + 1 and row.adapter_digest == was.adapter_digest
+            if not is_next or not _is_stream(row):
+                return False
+            token_ids.append(previous.get(row.seq_id, PREVIOUS_TOKEN) if row.continues else row.token_ids[0])
+            span.start = start
+            top = max(top, start)
+            if row.block_table or row.table_begin != len(span.block_table):
+                span.block_table = self._tables.of(row.seq_id)
+                grown.append(index)
+        if not 0 <= min(token_ids) <= max(token_ids) < self._vocab_size or top >= self._max_model_len:
+            return False
+        if inputs.lora is not None and not self._has_adapters(inputs.lora, rows):
+            return False
+        self._token_ids[:] = token_ids
+        self._positions += 1
+        inputs.sampled_rows = [(row.seq_id, row.sample) for row in rows if row.sample is not None]
+        inputs.grown = grown
+        inputs.num_moves += 1
+        return True
+
+    def _has_adapters(self, lora: LoraBatch, rows: tuple[PlanRow, ...]) -> bool:
+        """The adapters of the rows are there, and the ones that were; all of them are in use now."""
+        digests = dict.fromkeys(row.adapter_digest for row in rows if row.adapter_digest)
+        found = [self._find_adapter(digest) for digest in digests]
+        return len(found) == len(lora.groups) and all(
+            weights is group.weights for weights, group in zip(found, lora.groups, strict=True)
+        )
+
+
+def _is_stream(row: PlanRow) -> bool:
+    """One token, which is sampled after, and nothing beside it."""
+    return len(row.token_ids) == 1 and row.sample is not None and row.targets is None
 
 
 def _report(

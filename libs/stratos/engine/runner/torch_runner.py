@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,7 +27,7 @@ from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.checkpoint.loader import CheckpointReader
 from stratos.engine.checkpoint.model_config import DecoderConfig, parse_decoder_config
 from stratos.engine.contract.kept_tables import KeptTables
-from stratos.engine.contract.plan import NON_FINITE_HIDDEN, SampledToken, SampleSpec, StepPlan, StepTokens
+from stratos.engine.contract.plan import SampledToken, SampleSpec, StepPlan, StepTokens
 from stratos.engine.contract.results import WeightCheck
 from stratos.engine.contract.runner import Runner, RunnerInfo
 from stratos.engine.layers.thread_scope import one_thread, using_threads
@@ -40,7 +39,7 @@ from stratos.engine.memory.host_pages import HostPages, HostSwap
 from stratos.engine.memory.kv_pages import KvPages, num_blocks_for
 from stratos.engine.models.reloading import Decoder, ReloadableWeights
 from stratos.engine.runner.device_room import room_of
-from stratos.engine.runner.forward import Forward, LayeredForward
+from stratos.engine.runner.forward import Forward, LayeredForward, report_non_finite
 from stratos.engine.runner.kernels import choose_kernels, choose_pages, score_options
 from stratos.engine.runner.known_tokens import NUM_TOKENS, KnownTokens, num_spare_blocks
 from stratos.engine.runner.native_forward import make_forward
@@ -48,11 +47,11 @@ from stratos.engine.runner.numerics import libraries_of, numerics_id, promise
 from stratos.engine.runner.pooling import pool_rows
 from stratos.engine.runner.prompt_logprobs import prompt_logprobs
 from stratos.engine.runner.quantisation import chosen_scheme, is_widened_by_switch, scheme_parts
-from stratos.engine.runner.step_inputs import StepInputs, build_step_inputs
+from stratos.engine.runner.step_inputs import KeptInputs, StepInputs
 from stratos.engine.runner.streaming import streaming
 from stratos.engine.runner.threads import ThreadChoice, small_product
 from stratos.engine.runner.weight_sums import WeightSums
-from stratos.engine.sampling.sampler import Sampler
+from stratos.engine.sampling.sampler import Sampled, Sampler, is_plain_greedy
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.engine.sizing.fit import fitted, plan_of
 from stratos.engine.sizing.need import read_need
@@ -99,6 +98,7 @@ class TorchRunner(Runner):
         adapters: LoraStore,
         *,
         sorts_adapters: bool = True,
+        keeps_inputs: bool = True,
     ) -> None:
         self.info = info
         self._sorts_adapters = sorts_adapters
@@ -108,6 +108,11 @@ class TorchRunner(Runner):
         self.read_slot, self.fill_slot = host.read, host.fill  # type: ignore[method-assign]
         self.sampler: Sampler = Sampler(info.eos_token_ids, info.vocab_size, self._device, decoder.ops)
         self.block_tables = KeptTables()
+        self.inputs = KeptInputs(
+            info.vocab_size, info.max_model_len, adapters.touch, self.block_tables, is_kept=keeps_inputs
+        )
+        self._inference = torch.inference_mode()
+        """Kept, since to make one takes as long as to enter it."""
         self._previous: dict[int, int] = {}
         """Tokens of the plan sampled last, by seq_id: rows of the next plan may continue with them."""
 
@@ -186,8 +191,8 @@ class TorchRunner(Runner):
         libraries = libraries_of(used, has_experts=decoder.has_experts)
         names = (attention.name, ops.name, linear.kernel_name, *(rotary.name for rotary in decoder.rotaries))
         need = read_need(config.model_folder(), config.quantization, keeps_codes=keeps)
-        is_coded = keeps or (linear.keeps_codes and not is_widened_by_switch(config.quantization, model))
-        schemes = scheme_parts(weights) if is_coded else ()
+        family, is_widened = linear.code_family, is_widened_by_switch(config.quantization, model)
+        schemes = scheme_parts(weights, family) if keeps or (family and not is_widened) else ()
         info = RunnerInfo(
             identity=KvIdentity(
                 model_digest=files.digest,
@@ -227,12 +232,14 @@ class TorchRunner(Runner):
         _log.info("loaded %s: %s, %d KV blocks", config.model_path, info.identity.numerics_id, info.num_blocks)
         if need.widened:
             _log.info("%s: quantised in the file, floats in memory: %s", config.model_path, ", ".join(need.widened))
-        runner = cls(info, decoder, attention, pages, host, adapters, sorts_adapters=config.kernels.sorted_adapters)
+        switches = config.kernels
+        options = {"sorts_adapters": switches.sorted_adapters, "keeps_inputs": switches.kept_inputs}
+        runner = cls(info, decoder, attention, pages, host, adapters, **options)
         runner.plan = plan
         runner._num_threads = torch.get_num_threads()
         if linear.keeps_codes:
             runner._weights = ReloadableWeights(decoder, files, partial(open_reader, is_checked=True), linear)
-        runner.forward = make_forward(decoder, attention, kernels.library, is_whole=config.kernels.whole_step)
+        runner.forward = make_forward(decoder, attention, kernels.library, config.kernels)
         if info.can_probe:
             runner._known = KnownTokens(info, runner.forward, info.num_blocks, target)
             runner._sums = WeightSums({"model": decoder, "scores": getattr(attention, "scores", scores)})
@@ -264,8 +271,11 @@ class TorchRunner(Runner):
 
     # -- steps ---------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def launch(self, plan: StepPlan) -> StepHandle:
+        with self._inference:
+            return self._launch(plan)
+
+    def _launch(self, plan: StepPlan) -> StepHandle:
         self.block_tables.apply(plan)
         swap = self.host.swap(plan.swap_outs, plan.swap_ins)
         if plan.copies:
@@ -278,21 +288,14 @@ class TorchRunner(Runner):
             return self._compute(plan, swap)
 
     def _compute(self, plan: StepPlan, swap: HostSwap) -> StepHandle:
-        info = self.info
         if self._sorts_adapters:
             plan = sorted_by_adapter(plan)
-        inputs = build_step_inputs(
-            plan,
-            info.vocab_size,
-            info.max_model_len,
-            self.adapters.touch,
-            self._device,
-            self.block_tables,
-            self._previous,
-        )
+        inputs = self.inputs.of(plan, self._previous)
         result = self.forward.run(inputs)
+        if inputs.num_moves and all(result.is_finite.tolist()):  # streams alone, and nothing to tell of them
+            return StepHandle(inputs, result.logits, StepTokens(swap_s=swap.wait(), damaged_slots=swap.damaged))
         errors = dict(inputs.errors)
-        num_sound_drafts = _report_non_finite(result.is_finite, plan, inputs, errors)
+        num_sound_drafts = report_non_finite(result.is_finite, plan, inputs, errors)
         pooled = pool_rows(plan.rows, inputs.spans, result.hidden, self.decoder.final_states)
         logprobs = prompt_logprobs(plan.rows, inputs.spans, result.hidden, self.decoder.logits)
         tokens_so_far = StepTokens(
@@ -304,30 +307,32 @@ class TorchRunner(Runner):
         )
         return StepHandle(inputs, result.logits, tokens_so_far, num_sound_drafts)
 
-    @torch.inference_mode()
     def sample(self, handle: StepHandle, masks: Any = None, specs: Mapping[int, SampleSpec] | None = None) -> None:
         self._previous = {}
-        if handle.inputs is None or handle.logits is None:
+        inputs, logits = handle.inputs, handle.logits
+        if inputs is None or logits is None:
             return
-        rows = handle.inputs.sampled_rows
-        by_row = None
-        if masks:
-            places = [(seq_id, spec.num_drafted) for seq_id, spec in rows]
-            by_row = {row: masks[place] for row, place in enumerate(places) if place in masks}
-        complete = specs or {}
-        sampled = self.sampler.sample(handle.logits, [complete.get(seq_id, spec) for seq_id, spec in rows], by_row)
-        tokens, is_cut = handle.tokens, set[int]()
-        for row, (seq_id, spec) in enumerate(rows):
-            if spec.num_drafted:
-                if row in sampled.errors or spec.num_drafted > handle.num_sound_drafts.get(seq_id, sys.maxsize):
-                    is_cut.add(seq_id)
-                if seq_id in is_cut:
-                    continue
-            if row in sampled.errors:
-                tokens.errors.setdefault(seq_id, sampled.errors[row])
-            if seq_id not in tokens.errors:
-                tokens.tokens.append(SampledToken(seq_id, sampled.token_ids[row], sampled.logprobs.get(row)))
-        self._previous = {token.seq_id: token.token_id for token in tokens.tokens}
+        rows = inputs.sampled_rows
+        if not inputs.is_plain and not specs:
+            inputs.is_plain = all(is_plain_greedy(spec) for _, spec in rows)  # and as long as they are kept
+        if inputs.is_plain and not masks:
+            sampled = self.sampler.greedy(logits)
+        else:
+            sampled = self._sample(logits, rows, masks or {}, specs or {})
+        if inputs.has_drafts or sampled.errors or handle.tokens.errors:
+            _take_sampled(handle, sampled)
+        else:
+            found, logprobs = enumerate(zip(rows, sampled.token_ids, strict=True)), sampled.logprobs
+            handle.tokens.tokens = [SampledToken(row[0], token, logprobs.get(place)) for place, (row, token) in found]
+        self._previous = {token.seq_id: token.token_id for token in handle.tokens.tokens}
+
+    @torch.inference_mode()
+    def _sample(
+        self, logits: Tensor, rows: list[tuple[int, SampleSpec]], masks: Any, specs: Mapping[int, SampleSpec]
+    ) -> Sampled:
+        places = [(seq_id, spec.num_drafted) for seq_id, spec in rows] if masks else []
+        by_row = {row: masks[place] for row, place in enumerate(places) if place in masks}
+        return self.sampler.sample(logits, [specs.get(seq_id, spec) for seq_id, spec in rows], by_row)
 
     def collect(self, handle: StepHandle) -> StepTokens:
         return handle.tokens
@@ -361,23 +366,20 @@ class TorchRunner(Runner):
         return self.adapters.digests()
 
 
-def _report_non_finite(
-    is_finite: np.ndarray, plan: StepPlan, inputs: StepInputs, errors: dict[int, str]
-) -> dict[int, int]:
-    """Name every row with a token whose hidden state is not finite, so that its KV is not shared.
-
-    A drafted token is no error; returned is how many of them come before the first such one, by seq_id.
-    """
-    num_sound: dict[int, int] = {}
-    if is_finite.all():
-        return num_sound
-    for row, span in zip(plan.rows, inputs.spans, strict=True):
-        first_draft = span.begin + span.num_tokens - len(row.verify)
-        if not is_finite[span.begin : first_draft].all():
-            errors.setdefault(row.seq_id, NON_FINITE_HIDDEN)
-        elif not (drafts := is_finite[first_draft : span.begin + span.num_tokens]).all():
-            num_sound[row.seq_id] = int(drafts.argmin())
-    return num_sound
+def _take_sampled(handle: StepHandle, sampled: Sampled) -> None:
+    """Enter what was sampled, where rows have errors or drafts: these only up to the first that cannot be sampled."""
+    assert handle.inputs is not None
+    tokens, is_cut = handle.tokens, set[int]()
+    for row, (seq_id, spec) in enumerate(handle.inputs.sampled_rows):
+        if spec.num_drafted:
+            if row in sampled.errors or spec.num_drafted > handle.num_sound_drafts.get(seq_id, sys.maxsize):
+                is_cut.add(seq_id)
+            if seq_id in is_cut:
+                continue
+        if row in sampled.errors:
+            tokens.errors.setdefault(seq_id, sampled.errors[row])
+        if seq_id not in tokens.errors:
+            tokens.tokens.append(SampledToken(seq_id, sampled.token_ids[row], sampled.logprobs.get(row)))
 
 
 def _can_probe(config: RunnerConfig, device: torch.device, promised: tuple[str, ...], *, is_streaming: bool) -> bool:

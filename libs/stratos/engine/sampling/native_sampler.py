@@ -92,7 +92,7 @@ class NativeSampler(Sampler):
         self, logits: Tensor, specs: Sequence[SampleSpec], masks: Mapping[int, TokenMask] | None = None
     ) -> Sampled:
         if not masks and all(is_plain_greedy(spec) for spec in specs):
-            return self._greedy(logits)
+            return self.greedy(logits)
         logits = logits.contiguous()
         assert (logits.dtype, *logits.shape) == (torch.float32, len(specs), self._vocab_size)
         rows, masks = (SampleRow * len(specs))(), masks or {}

@@ -60,7 +60,7 @@ class Sampler:
             masks: allowed tokens by row; rows without an entry are unconstrained.
         """
         if not masks and all(is_plain_greedy(spec) for spec in specs):
-            return self._greedy(logits)
+            return self.greedy(logits)
         errors = dict.fromkeys(_non_finite_rows(logits), NON_FINITE)
         if errors:
             logits = logits.clone()
@@ -76,10 +76,11 @@ class Sampler:
         self._add_logprobs(sampled, logits, token_ids, specs)
         return sampled
 
-    def _greedy(self, logits: Tensor) -> Sampled:
-        """The whole batch wants the best token and nothing else."""
+    def greedy(self, logits: Tensor) -> Sampled:
+        """``sample`` where the whole batch wants the best token and nothing else."""
         token_ids, is_finite = self._ops.greedy(logits)
-        rows = [row for row, is_good in enumerate(is_finite.tolist()) if not is_good]
+        flags = is_finite.tolist()
+        rows = [] if all(flags) else [row for row, is_good in enumerate(flags) if not is_good]
         return Sampled(token_ids.tolist(), errors=dict.fromkeys(rows, NON_FINITE))
 
     def _process(

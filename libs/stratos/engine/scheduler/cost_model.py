@@ -12,7 +12,8 @@ usable on real steps:
   changed (another number of threads, a neighbour): everything known is scaled by their median ratio at once.
 - Directions that recent steps say nothing about (a batch that only decodes) stay where they were: a small ridge
   pulls to the last solution instead of to zero.
-- Non-negative by trying every set of active coefficients: there are seven.
+- Non-negative by trying every set of active coefficients: there are seven. The one of the step before comes first, and
+  is taken where no other can be better: the gradient of what it leaves at 0 is not negative.
 
 ``StepBudget`` asks it; it knows neither the clock nor the scheduler.
 """
@@ -26,7 +27,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stratos.core.rules.quantile import RecentQuantile
 from stratos.engine.contract.results import CostErrors
 
 QUERY_TILE = 16
@@ -41,7 +41,8 @@ SHIFT_RATIO = 1.3
 ERROR_RATE = 0.1
 MIN_ERROR = 0.02
 RIDGE = 1e-3
-ERROR_UNIT = 1000.0
+NUM_ERRORS = 256
+"""Recent errors that are remembered."""
 ERRORS_FROM = 32
 """Steps before which errors say more about the start than about the model."""
 _SUBSETS = ((0, 1, 2), (0, 1), (0, 2), (1, 2), (0,), (1,), (2,))
@@ -87,7 +88,9 @@ class StepCostModel:
         self._moments = [0.0] * 3
         self._solution = [0.0] * 3
         self._typical_error = 0.25
-        self._errors = {fraction: RecentQuantile(fraction, default=0, window=256) for fraction in (0.5, 0.9)}
+        self._subset: tuple[int, ...] = ()
+        """Coefficients of the last solution that may be above 0; none: every set is tried."""
+        self._errors: deque[float] = deque(maxlen=NUM_ERRORS)
         self._ratios: deque[float] = deque(maxlen=SHIFT_STEPS)
         self.num_steps = 0
         self.max_step_tokens = 0
@@ -103,8 +106,12 @@ class StepCostModel:
         """How far off it was recently; ``None`` before it has seen enough."""
         if self.num_steps < ERRORS_FROM:
             return None
-        median, p90 = (quantile.value / ERROR_UNIT for quantile in self._errors.values())
-        return CostErrors(median, p90)
+        ordered = sorted(self._errors)  # here and not in each step
+        return CostErrors(*(ordered[math.ceil(fraction * len(ordered)) - 1] for fraction in (0.5, 0.9)))
+
+    def forget_subset(self) -> None:
+        """Let the next step try every set of coefficients."""
+        self._subset = ()
 
     def predict(self, load: StepLoad) -> float:
         step, token, kv = self._solution  # written out: a step asks some times
@@ -116,8 +123,7 @@ class StepCostModel:
             return
         predicted = self.predict(load)
         if predicted > 0:
-            for quantile in self._errors.values():
-                quantile.add(round(abs(predicted / seconds - 1) * ERROR_UNIT))
+            self._errors.append(abs(predicted / seconds - 1))
             self._shift(seconds / predicted)
             predicted = self.predict(load)
         target = self._clipped(predicted, seconds)
@@ -170,19 +176,30 @@ class StepCostModel:
             ridge = RIDGE * self._information[i][i] + 1e-30
             matrix[i][i] += ridge
             right[i] += ridge * self._solution[i]
+        found = _solve_on(matrix, right, self._subset) if self._subset else None
+        if found is not None and min(found) >= 0 and _is_least(matrix, right, self._subset, found):
+            return found
         best, best_value = self._solution, math.inf
         for subset in _SUBSETS:
             found = _solve_on(matrix, right, subset)
             if found is None or min(found) < 0:
                 continue
-            if len(subset) == len(right):
-                return found  # the least wrong of all, and none of it negative
             value = 0.0
             for i in subset:
                 value += found[i] * (sum([matrix[i][j] * found[j] for j in subset]) - 2 * right[i])
             if value < best_value:
-                best, best_value = found, value
+                best, best_value, self._subset = found, value, subset
+            if len(subset) == len(right):
+                break  # the least wrong of all, and none of it negative
         return best
+
+
+def _is_least(matrix: list[list[float]], right: list[float], subset: Sequence[int], found: list[float]) -> bool:
+    """A solution that is not negative could not become less wrong by any coefficient that it leaves at 0."""
+    if len(subset) == 3:
+        return True
+    x, y, z = found
+    return all(row[0] * x + row[1] * y + row[2] * z >= right[i] for i, row in enumerate(matrix) if i not in subset)
 
 
 def _solve_on(matrix: list[list[float]], right: list[float], subset: Sequence[int]) -> list[float] | None:

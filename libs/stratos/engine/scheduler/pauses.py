@@ -40,13 +40,17 @@ class BatchPauses:
         self._last_above_s = -math.inf
         self._is_due = self._cuts = False
 
+    def see_above(self, now: float) -> None:
+        """Note that streams above the lowest class run, and no prompt does."""
+        self._last_above_s = now
+
     def look(self, running: Iterable[Sequence], waiting: Iterable[Sequence], now: float) -> None:
         """See what could run in the step; of ``waiting`` those that could get a batch slot."""
         if not self._is_on:
             return
         above, has_waiting = [s for s in running if _is_above(s)], any(map(_is_above, waiting))
         if above or has_waiting:
-            self._last_above_s = now
+            self.see_above(now)
         has_prompt = has_waiting or any(map(_computes_prompt, above))
         self._is_due = has_prompt and self._num_in_row < self._max_passed
         self._cuts = self._batch_step_s > 0 and now - self._last_above_s <= _RECENT_S

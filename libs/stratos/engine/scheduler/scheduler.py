@@ -29,9 +29,8 @@ from bisect import bisect_left
 from collections.abc import Iterable
 
 from stratos.common.clock import Clock
-from stratos.common.errors import DeadlinePassed, Internal, QueueTimeout
+from stratos.common.errors import Internal
 from stratos.core.requests.records import EngineRequest
-from stratos.core.requests.terms import is_over
 from stratos.engine.kv_cache.cache import KvCache
 from stratos.engine.scheduler.budget import StepBudget
 from stratos.engine.scheduler.cost_model import StepCostModel
@@ -39,6 +38,7 @@ from stratos.engine.scheduler.decision import StepDecision
 from stratos.engine.scheduler.order import OrderKey, ServiceOrder
 from stratos.engine.scheduler.pauses import BatchPauses
 from stratos.engine.scheduler.shares import PromptClaim, PromptShares
+from stratos.engine.scheduler.steady import SteadyBatch
 from stratos.engine.sequence import JobState, Queue, Sequence
 from stratos.engine.settings import SchedulerConfig
 
@@ -57,6 +57,7 @@ class Scheduler:
         self.cost = StepCostModel()
         self._shares = PromptShares(config, kv.blocks.block_size)
         self._pauses = BatchPauses(config, kv.blocks.block_size)
+        self._steady = SteadyBatch(kv, is_on=config.switches.steady_steps)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.ready: list[Sequence] = []
@@ -162,11 +163,23 @@ class Scheduler:
 
     def schedule(self) -> StepDecision:
         """Decide the next step and take the blocks it needs."""
-        decision, now = StepDecision(), self.clock.now()
+        now = self.clock.now()
+        if not self.waiting and (rows := self._steady.follow(self.running, now)) is not None:
+            self._is_short = self.num_free_seqs <= 0
+            if self._steady.has_above:
+                self._pauses.see_above(now)
+            return StepDecision(scheduled=rows)
+        decision = self._decide(now)
+        self._steady.note(self.running, self.waiting, decision)
+        return decision
+
+    def _decide(self, now: float) -> StepDecision:
+        """Look at everything."""
+        decision = StepDecision()
         budget = StepBudget(self.config, self.cost, self._blocks.block_size)
         is_admitting = self.is_admitting
         served = sorted(self.running, key=lambda s: (s.remaining != 1, self.order.key(s, now)))
-        self._expire(decision, now)
+        decision.expire(self.running, self.waiting, now)
         if self.config.baseline.scheduling == "prefill-first":
             self._serve([s for s in served if s.remaining > 1], decision, budget, now)
             if is_admitting:
@@ -317,17 +330,6 @@ class Scheduler:
         self._is_short = True
         self.num_preemptions += 1
         return victim is not sequence
-
-    def _expire(self, decision: StepDecision, now: float) -> None:
-        for sequence in self.running:
-            if is_over(sequence.terms, now):
-                decision.failed.append((sequence, DeadlinePassed()))
-        for sequence in self.waiting:
-            if sequence.terms.left_s(now) == 0 and not sequence.has_run:
-                late = QueueTimeout("the deadline passed before the request could run")
-                decision.failed.append((sequence, late))
-            elif is_over(sequence.terms, now):
-                decision.failed.append((sequence, DeadlinePassed()))
 
     def _admit(
         self,

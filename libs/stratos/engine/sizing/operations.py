@@ -14,7 +14,8 @@ def layer_operations(model: DecoderConfig) -> int:
     )
     if (moe := model.moe) is not None:
         expert = 3 * moe.intermediate_size * model.hidden_size
-        weights += len(moe.layers) * (moe.num_experts * model.hidden_size + moe.num_chosen * expert)
+        shared = 3 * moe.shared_size * model.hidden_size
+        weights += len(moe.layers) * (moe.num_experts * model.hidden_size + moe.num_chosen * expert + shared)
     return 2 * weights
 
 

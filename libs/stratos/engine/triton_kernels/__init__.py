@@ -5,5 +5,6 @@ in Triton's interpreter too, in float32.  A length or a count never selects a va
 (``do_not_specialize``): another value would compile it again in the middle of serving.
 
 Read in this order: ``norms``, ``rope_kv``, ``linear``, ``attention``, ``merging`` (split contexts), ``sampling``,
-``split_sampling``, ``lora``, ``experts``, ``few_rows``, ``kv_copies``, ``decode_inputs``, ``dependent_launch``.
+``split_sampling``, ``lora``, ``experts``, ``few_rows``, ``codes``, ``kv_copies``, ``decode_inputs``,
+``dependent_launch``.
 """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +70,19 @@ def write_model(shape_name: str, folder: Path, tokenizer: Path) -> None:
         shutil.copy(tokenizer / name, folder / name)
 
 
-def write_adapter(shape: Mapping[str, int], folder: Path, rank: int, seed: int) -> None:
-    """Write a LoRA adapter for all projections of the attention; ``shape`` has the names of ``config.json``."""
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+
+def write_adapter(
+    shape: Mapping[str, int], folder: Path, rank: int, seed: int, projections: Sequence[str] = ATTENTION
+) -> None:
+    """Write a LoRA adapter for projections of the attention; ``shape`` has the names of ``config.json``."""
     generator = torch.Generator().manual_seed(seed)
     hidden, head = shape["hidden_size"], shape["head_dim"]
     heads, kv_heads = shape["num_attention_heads"] * head, shape["num_key_value_heads"] * head
     sizes = {"q_proj": (heads, hidden), "k_proj": (kv_heads, hidden), "v_proj": (kv_heads, hidden),
              "o_proj": (hidden, heads)}  # fmt: skip
+    sizes = {name: sizes[name] for name in projections}
     weights = {}
     for layer in range(shape["num_hidden_layers"]):
         for name, (rows, columns) in sizes.items():

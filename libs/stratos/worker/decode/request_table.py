@@ -215,9 +215,10 @@ class RequestTable:
                 record.stats, record.first_token_s = stats, result.ended_s
                 self.latencies.on_first_token(record.submission.request.terms.arrival_s, result.ended_s)
                 record.prompt_logprobs = result.prompt_logprobs.get(key, ())
+        busy_ns, total = result.busy_ns, result.shares.num_tokens or 1
         for key, num_tokens in result.shares.requests.items():
             if (record := self._find(key)) is not None:
-                record.note_step(num_tokens, result.share_ns(num_tokens))
+                record.note_step(num_tokens, busy_ns * num_tokens // total)
         for count in result.drafts:
             if (record := self._find(count.key)) is not None:
                 use = DraftUse(num_drafted=count.num_drafted, num_accepted=count.num_accepted, num_cut=count.num_cut)

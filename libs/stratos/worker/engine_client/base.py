@@ -44,7 +44,7 @@ class EngineClient(ABC):
     """Moves KV between the engine's pages and other workers, where the engine is. There from ``start`` on."""
 
     def __init__(self) -> None:
-        self._callbacks: list[StepCallback] = []
+        self._callbacks: tuple[StepCallback, ...] = ()
 
     @abstractmethod
     async def start(self) -> None:
@@ -64,7 +64,11 @@ class EngineClient(ABC):
 
     def subscribe(self, callback: StepCallback) -> None:
         """Call ``callback`` in the event loop after each step that produced something, in order."""
-        self._callbacks.append(callback)
+        self._callbacks += (callback,)
+
+    def unsubscribe(self, callback: StepCallback) -> None:
+        """Call it no more, from the next step on."""
+        self._callbacks = tuple(other for other in self._callbacks if other != callback)
 
     def _publish(self, result: StepResult) -> None:
         for callback in self._callbacks:

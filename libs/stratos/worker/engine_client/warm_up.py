@@ -24,22 +24,30 @@ async def warm_up_engine(engine: EngineClient, clock: Clock, max_num_batched_tok
     They also show how long a step may take, before the first one could count as a hang: the second is large enough
     that the first does not look like a stall of the machine (``SlowSteps``).
     """
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    pool_tokens = engine.status().blocks.total * engine.info.geometry.block_size
+    wanted = max_num_batched_tokens + -(-max_num_batched_tokens // SECOND_STEP_SHARE)
+    num_tokens = max(min(wanted, engine.info.max_model_len - 1, pool_tokens // 2), 1)
+    await run_probe(engine, WARM_UP_KEY.request_id, num_tokens, clock.now())
+
+
+async def run_probe(engine: EngineClient, request_id: str, num_tokens: int, now_s: float) -> None:
+    """``add_probe``, and wait for its token or vector; raises what ends it."""
+    key, done = RequestKey(request_id, 0), asyncio.get_running_loop().create_future()
 
     def on_step(result: StepResult) -> None:
         if done.done():
             return
-        if WARM_UP_KEY in result.errors:
-            done.set_exception(result.errors[WARM_UP_KEY])
-        elif WARM_UP_KEY in {o.key for o in result.outputs} | {e.key for e in result.embeddings}:
+        if key in result.errors:
+            done.set_exception(result.errors[key])
+        elif key in {o.key for o in result.outputs} | {e.key for e in result.embeddings}:
             done.set_result(None)
 
     engine.subscribe(on_step)
-    pool_tokens = engine.status().blocks.total * engine.info.geometry.block_size
-    wanted = max_num_batched_tokens + -(-max_num_batched_tokens // SECOND_STEP_SHARE)
-    num_tokens = max(min(wanted, engine.info.max_model_len - 1, pool_tokens // 2), 1)
-    await add_probe(engine, WARM_UP_KEY.request_id, num_tokens, clock.now())
-    await done
+    try:
+        await add_probe(engine, request_id, num_tokens, now_s)
+        await done
+    finally:
+        engine.unsubscribe(on_step)  # a step with nothing of it is not its business
 
 
 async def add_probe(engine: EngineClient, request_id: str, num_tokens: int, now_s: float) -> None:

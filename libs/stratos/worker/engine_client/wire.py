@@ -50,7 +50,7 @@ def _methods(contract: type, local: Iterable[str]) -> dict[str, tuple[Any, Any]]
 
 PORT = "port."
 """Begins the names of the data port's methods."""
-METHODS = _methods(EngineClient, {"subscribe", *EngineClient.__abstractmethods__}) | {
+METHODS = _methods(EngineClient, {"subscribe", "unsubscribe", *EngineClient.__abstractmethods__}) | {
     PORT + name: types for name, types in _methods(DataPort, {"subscribe", "close"}).items()
 }
 """Types of arguments and result by name of the method, from the annotations of ``EngineClient`` and ``DataPort``."""

@@ -10,9 +10,8 @@ import logging
 
 from stratos.common.clock import Clock
 from stratos.common.errors import StratosError
-from stratos.engine.contract.results import StepResult
 from stratos.worker.engine_client.base import EngineClient
-from stratos.worker.engine_client.warm_up import add_probe
+from stratos.worker.engine_client.warm_up import run_probe
 
 _log = logging.getLogger(__name__)
 
@@ -44,10 +43,7 @@ class SelfCheck:
         self._last_step = -1
         self._began_s: float | None = None
         self._problem = ""
-        self._done: asyncio.Future[None] | None = None
         self._num_checks = 0
-        self._key = ""
-        engine.subscribe(self._on_step)
 
     def reason(self, now_s: float) -> str:
         """Why the engine is not to be trusted; "" while it computes."""
@@ -74,26 +70,11 @@ class SelfCheck:
             return
         self._began_s, problem = self._clock.now(), ""
         try:
-            await self._compute()
+            self._num_checks += 1
+            await run_probe(self._engine, f"self-check-{self._num_checks}", 1, self._began_s)
         except StratosError as error:
             problem = f"the idle engine computes no token: {error.message}"
             _log.error("%s", problem)
         finally:
             self._began_s = None
         self._problem, self._last_step = problem, self._engine.status().step
-
-    async def _compute(self) -> None:
-        self._num_checks += 1
-        self._key = f"self-check-{self._num_checks}"
-        self._done = asyncio.get_running_loop().create_future()
-        await add_probe(self._engine, self._key, 1, self._clock.now())
-        await self._done
-
-    def _on_step(self, result: StepResult) -> None:
-        if self._done is None or self._done.done():
-            return
-        failure = next((error for key, error in result.errors.items() if key.request_id == self._key), None)
-        if failure is not None:
-            self._done.set_exception(failure)
-        elif self._key in {o.key.request_id for o in result.outputs} | {e.key.request_id for e in result.embeddings}:
-            self._done.set_result(None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry
 
 from stratos.core.placement import WorkerRef
-from stratos.engine.contract.results import EngineStatus
+from stratos.engine.contract.results import EngineStatus, StepResult
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.rpc.instruments import gauge
 from stratos.worker.meters.gpu import register_gpu
@@ -35,6 +35,11 @@ class Meters:
     steps: StepMeter
     memory: MemoryMeter
     operations: OperationMeter
+
+    def on_step(self, result: StepResult) -> None:
+        """Take note of a step."""
+        self.steps.on_step(result)
+        self.operations.on_step(result)
 
     def show(self, status: EngineStatus, now_s: float) -> None:
         """Bring what follows from time and status up to date; called often."""

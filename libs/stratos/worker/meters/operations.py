@@ -40,6 +40,6 @@ class OperationMeter:
         """Count a step's tokens."""
         if not self._is_on:
             return
-        num_sampled = sum(len(output.token_ids) for output in result.outputs)
+        num_sampled = result.num_sampled
         layers = result.shares.num_tokens * self._info.token_operations
         self._count.inc(layers + num_sampled * self._info.sampled_operations)

@@ -52,13 +52,14 @@ class StepMeter(Instruments):
             self._seconds.observe(result.busy_ns / 1e9)
             self._batch.observe(result.num_rows)
         self._computed.inc(result.shares.num_tokens)
-        num_sampled = sum(len(output.token_ids) for output in result.outputs)
+        num_sampled = result.num_sampled
         self._num_sampled += num_sampled
         self._sampled.inc(num_sampled)
         if result.drafts:
             self._count_drafts(result.drafts)
-        self._draft_cost.inc(result.draft_cost_s)
-        self._draft_saved.inc(result.draft_saved_s)
+        if result.draft_cost_s or result.draft_saved_s:
+            self._draft_cost.inc(result.draft_cost_s)
+            self._draft_saved.inc(result.draft_saved_s)
 
     def _count_drafts(self, counts: list[DraftCount]) -> None:
         """By place in the draft, the first one is 1: acceptance falls with it."""

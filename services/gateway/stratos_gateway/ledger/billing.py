@@ -69,7 +69,7 @@ class Billing:
         told = Told(
             due=budgets.note_due,
             written=None if windows is None else windows.note,
-            claim=None if receipts is None else receipts.put_claim,
+            before=None if receipts is None else receipts.before_entries,
         )
         writer = LedgerWriter(access.store, meter, spool, config, access.plan_of, metrics, told)
         return cls(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,8 +31,6 @@ from stratos_gateway.metrics import GatewayMetrics
 
 _log = logging.getLogger(__name__)
 _BATCH = 256
-_SETTLE_S = 0.1
-"""Longest that an answer is held for its entry."""
 _SLICES_PER_TURN = 16
 """Batches of the spool that go between two looks at what is new."""
 _TURNS_TO_NEXT_LOOK = 20
@@ -60,8 +58,8 @@ class Told:
     """Amount that a tenant owes for a month, after each write."""
     written: Callable[[LedgerEntry], None] | None = None
     """Each entry."""
-    claim: Callable[[UsageCount], None] | None = None
-    """Each count that was written for a gateway that died."""
+    before: Callable[[bool, Sequence[LedgerEntry]], Awaitable[None]] | None = None
+    """Entries that are about to be written, and whether these requests have ended here; it fails for nothing."""
 
 
 class LedgerWriter:
@@ -120,7 +118,7 @@ class LedgerWriter:
         self._num_turns_to_look = max(0, self._num_turns_to_look - 1)
         counts = [] if self._num_turns_to_look else self._meter.take_claims()
         try:
-            self._pending = await self._write(self._pending)
+            self._pending = await self._write(self._pending, has_ended=True)
             if self._spool is None:
                 self._waiting, self._pending = self._waiting + self._pending, []
             counts = await self._write_claims(counts)
@@ -139,10 +137,6 @@ class LedgerWriter:
         priced = [(count, self._plan_of(count.tenant)) for count in counts]
         left = await self._write([claimed_entry(count, plan) for count, plan in priced if plan is not None])
         waiting = {(entry.request_id, entry.rank) for entry in left}
-        if self._told.claim is not None:
-            for count in counts:
-                if count.key not in waiting:
-                    self._told.claim(count)
         return [count for count in counts if count.key in waiting]
 
     async def settle(self, drafts: Sequence[Draft]) -> None:
@@ -153,7 +147,7 @@ class LedgerWriter:
         if self._is_away:
             return
         try:
-            async with asyncio.timeout(_SETTLE_S):
+            async with asyncio.timeout(self._config.settle_s):
                 if await self._write([own_entry(draft, {}) for draft in drafts], looks=False):
                     return
         except (TimeoutError, DependencyDown, RedisError):
@@ -166,11 +160,15 @@ class LedgerWriter:
         if self._spool is not None:
             self._spool.close()
 
-    async def _write(self, entries: Sequence[LedgerEntry], *, looks: bool = True) -> list[LedgerEntry]:
-        """Write entries; returns those that wait for segments."""
+    async def _write(
+        self, entries: Sequence[LedgerEntry], *, looks: bool = True, has_ended: bool = False
+    ) -> list[LedgerEntry]:
+        """Write entries, of requests that have ended here or of others; returns those that wait for segments."""
         left: list[LedgerEntry] = []
         for begin in range(0, len(entries), _BATCH):
             batch = entries[begin : begin + _BATCH]
+            if self._told.before is not None:
+                await self._told.before(has_ended, batch)
             written = await self._store.write(batch, looks=looks and not self._num_turns_to_look)
             for entry, one in zip(batch, written, strict=True):
                 if one.waits_for:

@@ -11,9 +11,8 @@ from typing import Protocol
 from redis.exceptions import RedisError
 
 from stratos.common.errors import DependencyDown
-from stratos.core.ledger.entry import day_of
-from stratos.core.ledger.receipt import RequestReceipt, claimed_receipt
-from stratos.core.ledger.usage import UsageCount
+from stratos.core.ledger.entry import OWN_RANK, LedgerEntry
+from stratos.core.ledger.receipt import RequestReceipt, entry_receipts
 
 _log = logging.getLogger(__name__)
 MAX_PENDING = 4096
@@ -49,10 +48,20 @@ class ReceiptDesk:
         """Write a receipt in a moment."""
         self._pending.append(receipt)
 
-    def put_claim(self, count: UsageCount) -> None:
-        """Write the receipt of a request whose gateway died; one that it wrote itself stays."""
-        if count.tag.http_request_id:
-            self.put(claimed_receipt(count, day_of(count.tag.arrived_unix_ms)))
+    async def before_entries(self, has_ended: bool, entries: Sequence[LedgerEntry]) -> None:
+        """Write what is there before the ledger gets these entries, and workers forget what they counted for them.
+
+        Args:
+            has_ended: these requests have ended here, and their receipts were put. Others, and those that go on, get
+                the receipts that their entries make; one that a gateway wrote itself stays.
+            entries: of any requests.
+        """
+        await self.turn()
+        made = entry_receipts(entry for entry in entries if not has_ended or entry.rank < OWN_RANK)
+        try:
+            await self._write(made)
+        except (DependencyDown, RedisError) as error:  # the ledger takes these entries no more than this, and waits
+            _log.debug("receipts are made again with their entries: %s", error)
 
     def takes_refusal(self, now_s: float) -> bool:
         """Whether one more refused request of this second gets a receipt."""
@@ -72,7 +81,7 @@ class ReceiptDesk:
         while self._pending:
             batch = [self._pending.popleft() for _ in range(min(_BATCH, len(self._pending)))]
             try:
-                await self._store.put(batch)
+                await self._write(batch)
             except asyncio.CancelledError:  # the process ends, and its last turn writes them
                 self._pending.extendleft(reversed(batch))
                 raise
@@ -80,3 +89,7 @@ class ReceiptDesk:
                 _log.debug("receipts are written later: %s", error)
                 self._pending.extendleft(reversed(batch))
                 return
+
+    async def _write(self, receipts: Sequence[RequestReceipt]) -> None:
+        if receipts:
+            await self._store.put(receipts)

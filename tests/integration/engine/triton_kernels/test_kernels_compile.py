@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ SHARED_BYTES = 227 * 1024
 REGISTERS, THREADS = 65536, 128
 OTHER_SHARED_BYTES = {80: 163 * 1024, 89: 99 * 1024, 90: SHARED_BYTES, 120: 99 * 1024}
 """Of one program, by compute capability: A100, L4 and RTX 4090, H100, RTX 5090."""
+NUM_CODES = {"_codes_kernel": 16}
+"""Products of codes: eight kinds of weights, for few rows and many."""
 PAGES = ("bf16", "fp16", "fp8")
 SPILLED_BYTES = 8
 """Two registers, around the loop: the price of a fourth program on a multiprocessor for decode over fp8 pages."""
@@ -125,3 +128,13 @@ def test_attention_fits_into_other_gpus_with_the_heads_of_other_models(
     found = [kernel for kernel in compiled_kernels(pytestconfig, str(capability)) if "attention" in kernel["kernel"]]
     assert len(found) >= 10  # four kinds of heads: decode, prompt; two of them exact
     assert max(kernel["shared"] for kernel in found) <= OTHER_SHARED_BYTES[capability]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 90, 120])
+def test_products_of_codes_compile_for_every_gpu(pytestconfig: pytest.Config, capability: int) -> None:
+    found = compiled_kernels(pytestconfig, f"codes-{capability}")
+    assert Counter(kernel["kernel"] for kernel in found) == NUM_CODES
+    assert max(kernel["spilled_bytes"] for kernel in found) <= SPILLED_BYTES
+    assert max(kernel["shared"] for kernel in found) <= OTHER_SHARED_BYTES[capability]
+    assert all(kernel["warp_group_products"] > 0 for kernel in found) == (capability == 90)

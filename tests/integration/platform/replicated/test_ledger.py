@@ -114,7 +114,7 @@ def check(call: Call, entry: LedgerEntry) -> None:
     counts, most = entry.counts, call.body["max_tokens"] * call.body.get("n", 1)
     if call.leaves_after is not None:
         assert call.num_received <= counts.num_output <= most, call.name
-        assert entry.outcome is RequestOutcome.ABORTED
+        assert entry.outcome in (RequestOutcome.ABORTED, RequestOutcome.RECOVERED)
         return
     assert counts.num_output == call.usage["completion_tokens"], call.name
     assert counts.num_prompt == call.usage["prompt_tokens"], call.name
@@ -249,9 +249,26 @@ async def until_noted(platform: PlatformProcess, http: httpx.AsyncClient) -> Non
         await eventually(is_noted, "every decode worker is noted")
 
 
+async def check_receipt(http: httpx.AsyncClient, call: Call) -> None:
+    """A gateway that never saw the request shows its receipt, with what was billed."""
+    told = dict[str, Any]()
+
+    async def is_there() -> bool:
+        answer = await http.get(f"/requests/{call.name}/receipt")
+        told.update(answer.json() if answer.status_code == 200 else {})
+        return bool(told.get("billed"))
+
+    await eventually(is_there, f"the receipt of {call.name} is there")
+    [billed] = told["billed"]
+    if call.leaves_after is None:
+        assert billed["output_tokens"] == call.usage["completion_tokens"]
+        assert told["generations"][0]["output_tokens"] == call.usage["completion_tokens"]
+
+
 async def test_requests_of_gateways_that_die_before_they_can_write_are_billed_once(platform: PlatformProcess) -> None:
     """Redis takes no write while requests end; both gateways are killed before they notice. Workers have the counts."""
     calls = [Call(f"killed-{number}", streamed(600 + number, 20 + number)) for number in range(6)]
+    calls.append(Call("killed-left", streamed(650, 300), leaves_after=9))
     with redis.Redis.from_url(platform.facts()["redis_url"]) as connection:
         async with client_of(platform) as http:
             await asyncio.gather(*(Call(f"warm-{n}", body_of(700 + n, 5)).run(http) for n in range(4)))
@@ -276,3 +293,37 @@ async def test_requests_of_gateways_that_die_before_they_can_write_are_billed_on
             check(call, by_name[call.name])
         assert RequestOutcome.RECOVERED in {entry.outcome for entry in entries}
         await check_sums(ledger)
+    async with client_of(platform) as http:
+        await asyncio.gather(*(check_receipt(http, call) for call in calls))
+
+
+async def test_vectors_that_clients_got_are_billed_though_their_gateway_is_killed(platform: PlatformProcess) -> None:
+    """No worker keeps a count of them: they are in the ledger before their client has them."""
+    got: dict[str, int] = {}
+    names, is_over = itertools.count(), asyncio.Event()
+
+    async def embed(http: httpx.AsyncClient) -> None:
+        while not is_over.is_set():
+            name = f"vectors-{next(names)}"
+            body = {"model": "base", "input": list(range(1, 2 + len(name)))}
+            headers = {"x-request-id": name, "connection": "close"}
+            try:
+                answer = await http.post("/embeddings", json=body, headers=headers)
+            except httpx.HTTPError:
+                return
+            if answer.status_code == 200:
+                got[name] = answer.json()["usage"]["prompt_tokens"]
+
+    async with client_of(platform) as http, ledger_of(platform) as ledger:
+        clients = [asyncio.create_task(embed(http)) for _ in range(6)]
+        await eventually(lambda: len(got) >= 12, "both gateways answer")
+        processes = await asyncio.to_thread(platform.processes)
+        num_before = len(got)
+        await eventually(lambda: len(got) > num_before, "one more has its vectors", poll_s=0.0)
+        for number in range(2):
+            os.kill(processes[f"gateway-{number}"]["pid"], signal.SIGKILL)
+        is_over.set()
+        await asyncio.gather(*clients)
+        entries = await entries_of(ledger, set(got))
+        assert {e.tag.http_request_id: e.counts.num_prompt for e in entries} == got
+        assert len(entries) == len(got)

@@ -55,7 +55,10 @@ def test_absent_fields_mean_what_transformers_assumes(model_type: str, changes: 
     window = getattr(theirs, "sliding_window", None)
     assert ours.windows == tuple(window if kind == "sliding_attention" else None for kind in types)
     if ours.moe is not None:
-        assert (ours.moe.num_experts, ours.moe.num_chosen) == (theirs.num_local_experts, theirs.num_experts_per_tok)
+        num_experts = getattr(theirs, "num_local_experts", None) or theirs.num_experts
+        assert (ours.moe.num_experts, ours.moe.num_chosen) == (num_experts, theirs.num_experts_per_tok)
+        counted = getattr(theirs, "n_shared_experts", 0) * ours.moe.intermediate_size
+        assert ours.moe.shared_size == getattr(theirs, "shared_expert_intermediate_size", counted)
         assert ours.moe.intermediate_size == getattr(theirs, "moe_intermediate_size", theirs.intermediate_size)
 
 
@@ -87,6 +90,8 @@ def test_layers_with_experts() -> None:
     assert moe.layers == frozenset(range(2, 32, 3)) - {5}
     assert moe.num_experts == parse("qwen3_moe", num_local_experts=9).moe.num_experts == 9
     assert parse("qwen3").moe is None
+    assert parse("glm4_moe").moe.layers == frozenset(range(1, 32))
+    assert parse("glm4_moe", n_routed_experts=9).moe.num_experts == 9
 
 
 @pytest.mark.parametrize(
@@ -104,6 +109,12 @@ def test_layers_with_experts() -> None:
         ("mixtral", {"num_local_experts": 0}, "num_local_experts must be a positive integer"),
         ("qwen3_moe", {"mlp_only_layers": [1.5]}, "mlp_only_layers must be a list of layer indices"),
         ("qwen3_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step must be a positive integer"),
+        ("glm4_moe", {"first_k_dense_replace": 33}, "first_k_dense_replace must be 0 .. 32, not 33"),
+        ("glm4_moe", {"n_group": 3}, "n_group 3 and topk_group 1 do not divide 128 experts"),
+        ("glm4_moe", {"n_group": 32, "topk_group": 1}, "so that 8 can be chosen"),
+        ("glm4_moe", {"n_group": 128, "topk_group": 64}, "n_group leaves groups of one expert"),
+        ("glm4_moe", {"n_shared_experts": -1}, "n_shared_experts must be a positive integer"),
+        ("llama", {"rope_scaling": {"type": "dynamic"}}, "factor must be a positive number"),
         ("qwen3", {"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "one flat object"),
         ("qwen2", {"rope_scaling": {"type": "ntk"}}, "rope type 'ntk' is not supported"),
         ("phi3", {"partial_rotary_factor": 0.3}, "is no even number of them"),
@@ -174,6 +185,20 @@ def test_longrope_equals_transformers_by_the_longest_context_that_is_served(long
     ours = parse("phi3", **fields).for_context(longest).rope
     assert torch.allclose(inverse_frequencies(ours, 8), torch.cat((frequencies, torch.zeros(1))), rtol=1e-6, atol=0)
     assert ours.attention_factor == pytest.approx(attention_factor)
+
+
+@pytest.mark.parametrize("longest", [2048, 4096, 4097, 9000, 12288])
+def test_a_dynamic_rotation_equals_transformers_by_the_longest_context_that_is_served(longest: int) -> None:
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    parameters = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 3.0}
+    theirs = LlamaConfig(**{**SIZES, "hidden_size": 4096, "rope_parameters": dict(parameters)})
+    frequencies, _ = ROPE_INIT_FUNCTIONS["dynamic"](theirs, seq_len=longest)
+    model = parse("llama", hidden_size=4096, rope_scaling={"type": "dynamic", "factor": 3.0})
+    assert model.max_model_len == 3 * SIZES["max_position_embeddings"]
+    ours = model.for_context(longest).rope
+    assert torch.allclose(inverse_frequencies(ours, 128), frequencies, rtol=1e-6, atol=0)
 
 
 def test_a_published_gemma_3_says_its_rotations_apart() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from stratos.common.errors import InvalidAdapter, InvalidCheckpoint
 from stratos.core.files.adapter_files import WEIGHTS_NAME, read_adapter_files
+from stratos.engine.checkpoint.families.experts import Routing
 from stratos.engine.layers.linear import LinearFactory
 from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.moe import MixtureOfExperts
@@ -40,8 +42,7 @@ class World:
             experts=tuple(
                 GatedMlp(linear(g), linear(d), TorchOps()) for g, d in zip(self.gate_up, self.down, strict=True)
             ),
-            num_chosen=CHOSEN,
-            norms_chosen=norms_chosen,
+            routing=Routing(num_chosen=CHOSEN, norms_chosen=norms_chosen),
         )
 
     def expected(self, row: Tensor) -> Tensor:
@@ -62,6 +63,22 @@ def test_equals_the_dense_definition(norms_chosen: bool) -> None:
     x = torch.randn(40, HIDDEN)
     expected = torch.stack([world.expected(row) for row in x]).float()
     assert torch.allclose(world.layer(x), expected, atol=1e-5)
+
+
+def test_sigmoids_choose_by_a_bias_among_the_best_groups_and_a_shared_expert_is_added() -> None:
+    world = World(torch.float32, norms_chosen=True)
+    bias = torch.tensor([0.5, -0.5, 0.1, 0.0, -0.2, 0.3])
+    routing = Routing(num_chosen=2, norms_chosen=True, is_sigmoid=True, scale=2.5, num_groups=3, num_chosen_groups=2)
+    shared = world.layer.experts[1]
+    layer = replace(world.layer, routing=routing, selection_bias=bias, shared=shared)
+    for row, found in zip(x := torch.randn(40, HIDDEN), layer(x), strict=True):
+        scores = torch.sigmoid(world.router @ row)
+        biased = (scores + bias).view(3, 2)
+        worst = int(biased.sum(1).argmin())
+        keys = [-9.0 if e // 2 == worst else float(scores[e] + bias[e]) for e in range(EXPERTS)]
+        chosen = sorted(range(EXPERTS), key=lambda e: -keys[e])[:2]
+        total = 2.5 * sum(scores[e] * world.layer.experts[e](row[None])[0] for e in chosen) / scores[chosen].sum()
+        assert torch.allclose(found, total + shared(row[None])[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.support.reference.triton_interpreter import DEVICE
+from stratos.engine.checkpoint.families.experts import Routing
 from stratos.engine.layers.linear import PlainLinear
 from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.moe import MixtureOfExperts
@@ -29,7 +30,9 @@ def mixture(monkeypatch: pytest.MonkeyPatch) -> MixtureOfExperts:
         return PlainLinear(torch.randn(shape, device=DEVICE) * 0.3, None)
 
     mlps = tuple(GatedMlp(linear(2 * INNER, HIDDEN), linear(HIDDEN, INNER), TorchOps()) for _ in range(EXPERTS))
-    return MixtureOfExperts(router=linear(EXPERTS, HIDDEN), experts=mlps, num_chosen=CHOSEN, norms_chosen=True)
+    return MixtureOfExperts(
+        router=linear(EXPERTS, HIDDEN), experts=mlps, routing=Routing(num_chosen=CHOSEN, norms_chosen=True)
+    )
 
 
 @pytest.mark.parametrize("tokens", [1, 7, 45])

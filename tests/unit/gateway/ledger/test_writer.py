@@ -91,6 +91,8 @@ class Bench:
     store: Store
     spool: CountingSpool
     registry: CollectorRegistry
+    told: list[tuple[bool, str, int]]
+    """Whether a request had ended here, its id, and the number of entries that the store had then."""
 
     def metric(self, name: str) -> float | None:
         return self.registry.get_sample_value(name)
@@ -104,12 +106,16 @@ def bench(
     has_spool: bool = True,
 ) -> Bench:
     registry, store, spool = CollectorRegistry(), store or Store(), CountingSpool(path, 1 << 24)
-    meter = Meter(FakeClock(), 1.0)
+    meter, told = Meter(FakeClock(), 1.0), list[tuple[bool, str, int]]()
+
+    async def before(has_ended: bool, entries: Sequence[LedgerEntry]) -> None:
+        told.extend((has_ended, entry.request_id, len(store.ids)) for entry in entries)
+
     writer = LedgerWriter(
         store, meter, spool if has_spool else None, LedgerConfig(), plan_of, GatewayMetrics(registry),
-        Told(due=lambda tenant, month, due: None),
+        Told(due=lambda tenant, month, due: None, before=before),
     )  # fmt: skip
-    return Bench(writer, meter, store, spool, registry)
+    return Bench(writer, meter, store, spool, registry, told)
 
 
 def numbered(num: int) -> list[LedgerEntry]:
@@ -190,6 +196,18 @@ async def test_an_entry_that_was_settled_before_its_answer_is_not_written_again(
     asked = made.store.asked
     await made.writer.settle([later])
     assert made.store.asked == asked, "no answer waits for a ledger that is known to be away"
+
+
+async def test_what_is_written_is_told_before_and_what_did_not_end_here_apart(tmp_path: Path) -> None:
+    """Receipts are written then: a gateway that dies in between leaves none of its entries without one."""
+    made = bench(tmp_path / "spool", plan_of=lambda tenant: STANDARD)
+    made.spool.append(numbered(1))  # of a gateway that died
+    await made.writer.settle([DRAFT])
+    made.meter.end(replace(DRAFT, request_id="gen-7"))
+    made.meter.on_counts(Session(), [replace(COUNT, key=RequestKey("gen-8", 0))])
+    await made.writer.turn()
+    assert made.told == [(False, "emb-1", 0), (True, "gen-7", 1), (False, "gen-8", 2), (False, "gen-0", 3)]
+    assert made.store.ids == [name for _, name, _ in made.told]
 
 
 async def test_what_a_disk_spoiled_is_counted_and_stops_nothing(tmp_path: Path) -> None:

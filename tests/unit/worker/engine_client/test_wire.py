@@ -59,7 +59,7 @@ from tests.support.worlds.terms import make_terms
 
 
 def test_every_method_of_the_client_has_types() -> None:
-    local = {"start", "close", "subscribe", "status", "wait_failed"}
+    local = {"start", "close", "subscribe", "unsubscribe", "status", "wait_failed"}
     methods = {name for name in vars(EngineClient) if not name.startswith("_")} - local
     port = {PORT + name for name in vars(DataPort) if not name.startswith("_")} - {PORT + "subscribe", PORT + "close"}
     assert set(METHODS) == methods | port

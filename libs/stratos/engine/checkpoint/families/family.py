@@ -13,10 +13,11 @@ from typing import Any, Literal
 BiasRule = Literal["never", "qkv", "field", "qkv-field"]
 """Biases of the attention's projections: none, q/k/v alone, all four when ``attention_bias`` says so, or q/k/v then."""
 
-WindowRule = Literal["never", "all", "all-when-used", "by-layer", "by-pattern"]
+WindowRule = Literal["never", "all", "all-when-used", "by-layer", "by-pattern", "by-turns"]
 """Layers with a sliding window: none; all (``sliding_window`` or null); all when ``use_sliding_window``; when
-``use_sliding_window``, those that ``layer_types`` names, else those from ``max_window_layers`` on; or those that
-``layer_types`` names, else all but the last one of every ``window_period``."""
+``use_sliding_window``, those that ``layer_types`` names, else those from ``max_window_layers`` on; those that
+``layer_types`` names, else all but the last one of every ``window_period``; or, when ``use_sliding_window``, those that
+``layer_types`` names, else every second one below ``max_window_layers``."""
 
 QkNormRule = Literal["never", "head", "whole"]
 """RMS norm of q and k before they are rotated: none, over each head, or over all heads together."""
@@ -37,6 +38,12 @@ class ExpertNames:
     is_interleaved: bool = False
     """All experts of a layer are stored in one tensor [experts, inputs, outputs], gate and up by turns; they and the
     router have biases."""
+    selection_bias: str = ""
+    """Part of the router beside its weight: float32, on the scores by which experts are chosen, not on weights."""
+    shared: str = ""
+    """An MLP that every token goes through; none where it has no name."""
+    shared_gate: str = ""
+    """Its share of the result is the sigmoid of a product with this, where that has a name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +68,11 @@ class Family:
     """One architecture of ``transformers``; a name that ends with ``_field`` is that of a field of ``config.json``."""
 
     attention_bias: BiasRule = "never"
+    attention_bias_field: str = "attention_bias"
     has_mlp_bias_field: bool = False
     qk_norm: QkNormRule = "never"
+    qk_norm_field: str = ""
+    """Without it in the configuration q and k have no norm."""
     windows: WindowRule = "never"
     window_period: int = 0
     norms: NormNames = field(default_factory=NormNames)
@@ -100,7 +110,17 @@ class Family:
     """How the checkpoint names its experts; ``None`` for a family without mixture-of-experts layers."""
     has_dense_layers: bool = False
     """Whether ``mlp_only_layers`` and ``decoder_sparse_step`` may leave layers without experts."""
+    dense_layers_field: str = ""
+    """So many first layers have no experts."""
+    is_sigmoid_routed: bool = False
+    """Scores of experts are sigmoids of their own, by groups of experts, and not a softmax over all of them."""
+    unused_layers_field: str = ""
+    """So many layers behind the last one draft tokens; their tensors are not read."""
     always_norms_chosen: bool = False
     """Whether the weights of the chosen experts always sum to 1, regardless of ``norm_topk_prob``."""
     expert_size_field: str = "intermediate_size"
+    shared_size_field: str = ""
+    """Features of the MLP that every token goes through, where they are not those of an expert."""
+    shared_count_field: str = ""
+    """Times that, where it is not once."""
     defaults: Mapping[str, Any] = field(default_factory=dict)

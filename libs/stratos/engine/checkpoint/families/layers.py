@@ -25,7 +25,7 @@ def parse_windows(fields: Fields, family: Family, num_layers: int) -> tuple[int 
     rule = family.windows
     is_used = rule in ("all", "by-pattern") or (rule != "never" and flag(fields, "use_sliding_window", False))
     size = positive_int(fields, "sliding_window") if is_used and fields.get("sliding_window") is not None else None
-    if rule not in ("by-layer", "by-pattern"):
+    if rule not in ("by-layer", "by-pattern", "by-turns"):
         return (size,) * num_layers
     types = fields.get("layer_types")
     if types is None and rule == "by-pattern":
@@ -35,6 +35,8 @@ def parse_windows(fields: Fields, family: Family, num_layers: int) -> tuple[int 
         first = fields.get("max_window_layers")
         if size is not None and (isinstance(first, bool) or not isinstance(first, int)):
             raise InvalidCheckpoint(f"config.json: max_window_layers must be an integer, not {shown(first)}")
+        if rule == "by-turns":
+            return tuple(None if layer % 2 or layer >= (first or 0) else size for layer in range(num_layers))
         return tuple(size if first is not None and layer >= first else None for layer in range(num_layers))
     if not isinstance(types, list) or len(types) != num_layers or any(str(t) not in LAYER_TYPES for t in types):
         known = ", ".join(LAYER_TYPES)

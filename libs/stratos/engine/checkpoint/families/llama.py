@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stratos.engine.checkpoint.families.family import ExpertNames, Family
 
 MIXTRAL_EXPERTS = ExpertNames(block="block_sparse_moe", gate="w1", up="w3", down="w2")
@@ -50,6 +52,26 @@ LLAMA: dict[str, Family] = {
             "moe_intermediate_size": 768,
             "num_local_experts": 128,
             "num_experts_per_tok": 8,
+        },
+    ),
+    "Qwen2MoeForCausalLM": Family(
+        attention_bias="qkv-field",
+        attention_bias_field="qkv_bias",
+        windows="by-turns",
+        experts=replace(QWEN_EXPERTS, shared="shared_expert", shared_gate="shared_expert_gate"),
+        has_dense_layers=True,
+        expert_size_field="moe_intermediate_size",
+        shared_size_field="shared_expert_intermediate_size",
+        defaults={
+            "num_key_value_heads": 16,
+            "qkv_bias": True,
+            "sliding_window": 4096,
+            "max_window_layers": 28,
+            "intermediate_size": 5632,
+            "moe_intermediate_size": 1408,
+            "shared_expert_intermediate_size": 5632,
+            "num_local_experts": 60,
+            "num_experts_per_tok": 4,
         },
     ),
     "SmolLM3ForCausalLM": Family(

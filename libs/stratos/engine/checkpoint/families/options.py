@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.families.family import Activation, Family, NormNames, QkNormRule
-from stratos.engine.checkpoint.fields import Fields, positive_number, shown
+from stratos.engine.checkpoint.fields import Fields, flag, positive_number, shown
 
 ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu_pytorch_tanh": "gelu-tanh"}
 """``hidden_act`` -> ours."""
@@ -67,7 +67,7 @@ def parse_options(fields: Fields, family: Family, hidden_size: int) -> DecoderOp
     return DecoderOptions(
         norms=family.norms,
         norm_offset=family.norm_offset,
-        qk_norm=family.qk_norm,
+        qk_norm=family.qk_norm if _has_qk_norm(fields, family) else "never",
         activation=activation,
         activation_limit=_limit(fields) if activation == "clamped-swiglu" else 0.0,
         embedding_scale=math.sqrt(hidden_size) if family.is_embedding_scaled_by_width else embedding_scale,
@@ -79,6 +79,10 @@ def parse_options(fields: Fields, family: Family, hidden_size: int) -> DecoderOp
         logit_cap=_number(fields, family.logit_cap_field, 0.0),
         has_sinks=family.has_sinks,
     )
+
+
+def _has_qk_norm(fields: Fields, family: Family) -> bool:
+    return not family.qk_norm_field or flag(fields, family.qk_norm_field, False)
 
 
 def _number(fields: Fields, name: str, absent: float) -> float:

@@ -40,12 +40,12 @@ from stratos.engine.lora.grouped import GroupedAdapters
 from stratos.engine.memory.copies import HostCopies, to_device
 from stratos.engine.memory.host_pages import HostSwap
 from stratos.engine.runner.cuda.device_facts import facts_of
-from stratos.engine.runner.cuda.experts import group_experts, warm_up_experts
+from stratos.engine.runner.cuda.experts import group_experts
 from stratos.engine.runner.cuda.graphs import Capture, CudaCapture, DecodeGraphs, DecodeOutputs, padded_sizes
 from stratos.engine.runner.cuda.page_copies import PageCopies, bytes_at
 from stratos.engine.runner.cuda.parked_weights import ParkedWeights
 from stratos.engine.runner.cuda.tables import DeviceTables
-from stratos.engine.runner.cuda.warm_up import warm_up
+from stratos.engine.runner.cuda.warm_up import warm_up, warm_up_products
 from stratos.engine.runner.pooling import pool_rows
 from stratos.engine.runner.prompt_logprobs import prompt_logprobs
 from stratos.engine.runner.step_inputs import build_step_inputs
@@ -186,7 +186,7 @@ class CudaRunner(TorchRunner):
     def warm_up(self) -> None:
         """Compile what no captured step compiled; before the pool has an owner."""
         warm_up(self)
-        warm_up_experts(self.decoder)
+        warm_up_products(self.decoder)
         if self.grouped is not None:
             self.grouped.warm_up(self.decoder.embedding.dtype)
         if self.page_copies is not None:

@@ -6,12 +6,20 @@ stage of the sampler.  What they wrote is wiped.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from stratos.core.requests.records import RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.plan import PlanRow, SampleSpec, StepPlan
 from stratos.engine.contract.runner import Runner
+from stratos.engine.layers.moe import MixtureOfExperts
+from stratos.engine.layers.quantised_linear import ReorderedLinear
+from stratos.engine.layers.triton_linear import TritonCodes
+from stratos.engine.models.decoder import Decoder
+from stratos.engine.runner.cuda.experts import warm_up_experts
+from stratos.engine.triton_kernels.codes.products import FEW_ROWS, MANY_ROWS
 
 NUM_DECODES = 3
 """Rows of one token next to the prompt: as many as no captured batch has, for its number of context parts."""
@@ -36,6 +44,23 @@ def warm_up(runner: Runner) -> None:
         words = np.full(-(-info.vocab_size // 32), -1, dtype=np.int32)
         runner.sample(handle, {rows[0].seq_id: words} if params is ALL_STAGES else None)
         runner.collect(handle)
+
+
+def warm_up_products(decoder: Decoder) -> None:
+    """Compile products whose kernel depends on the number of rows: grouped experts, and weights that stay codes."""
+    warm_up_experts(decoder)
+    for codes in {codes.variant: codes for codes in _codes_of(decoder)}.values():
+        for num_rows in (FEW_ROWS, MANY_ROWS):
+            codes(decoder.embedding.new_zeros(num_rows, codes.weight.shape[1]))
+
+
+def _codes_of(decoder: Decoder) -> Iterator[TritonCodes]:
+    mlps = [layer.mlp for layer in decoder.layers if isinstance(layer.mlp, MixtureOfExperts)]
+    experts = [linear for mlp in mlps for expert in mlp.experts for linear in (expert.gate_up, expert.down)]
+    for linear in (*decoder.linears(), *experts):
+        product = linear.product if isinstance(linear, ReorderedLinear) else linear
+        if isinstance(product, TritonCodes):
+            yield product
 
 
 def _row(seq_id: int, num_tokens: int, params: SamplingParams | None) -> PlanRow:
