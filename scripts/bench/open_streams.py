@@ -31,7 +31,8 @@ from stratos.reproduce.load.local_platform import Platform, running_platform
 
 ARGUMENTS = ("--engine", "fake", "--prefill", "0", "--decode", "2", "--max-decode", "2", "--gateways", "2",
              "--routers", "2", "--no-fork-server")  # fmt: skip
-BORNE = 0.95
+BORNE, OPEN_S = 0.95, 180
+"""Share of the tokens that steps give, and seconds in which all streams of a rung must be open."""
 COLUMNS = ("streams", "", "tokens/s", "of due", "cores", "gateways", "routers", "workers", "client", "load")
 KINDS = {"stratos_gateway": "gateways", "stratos_router": "routers", "stratos_decode_worker": "workers"}
 
@@ -62,6 +63,16 @@ def busy_s() -> float:
     """CPU seconds of the whole machine."""
     ticks = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+
+
+async def attempt(platform: Platform, streams: int, args: argparse.Namespace) -> dict[str, Any]:
+    """A rung, or why it has no figures: a refusal, or streams that have no tokens in time."""
+    try:
+        async with asyncio.timeout(OPEN_S + args.seconds):
+            return await rung(platform, streams, args)
+    except (RuntimeError, OSError) as error:  # TimeoutError is of the system, too
+        why = str(error)[:200] or f"not all of them had tokens within {OPEN_S} s"
+        return {"streams": streams, "ended": why, "of_due": 0.0, "load_average": round(os.getloadavg()[0], 1)}
 
 
 async def rung(platform: Platform, streams: int, args: argparse.Namespace) -> dict[str, Any]:
@@ -108,7 +119,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
         os.environ |= settings(max(numbers))
         with running_platform(*ARGUMENTS) as platform:
             for streams in numbers:
-                rungs.append(asyncio.run(rung(platform, streams, args)))
+                rungs.append(asyncio.run(attempt(platform, streams, args)))
                 show(rungs[-1])
                 if rungs[-1]["of_due"] < BORNE:
                     break
@@ -117,9 +128,9 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _cells(one: dict[str, Any]) -> list[str]:
-    cores = [str(one["cores"].get(kind, 0)) for kind in (*KINDS.values(), "client")]
-    return [str(one["streams"]), "", *(str(one[name]) for name in ("tokens_per_s", "of_due", "machine_cores")), *cores,
-            str(one["load_average"])]  # fmt: skip
+    cores = [str(one.get("cores", {}).get(kind, "")) for kind in (*KINDS.values(), "client")]
+    values = [str(one.get(name, "")) for name in ("tokens_per_s", "of_due", "machine_cores")]
+    return [str(one["streams"]), "", *values, *cores, str(one["load_average"])]
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def _measured(row: ReproducedRow, conditions: RowConditions, bound_s: float | No
 
 
 def _exit_code(command: list[str], environment: Mapping[str, str], bound_s: float | None) -> int:
-    """Of the process, which is stopped at the bound as by Ctrl-C: what it started ends with it."""
+    """Exit code of the process, which is stopped at the bound as by Ctrl-C: what it started ends with it."""
     with subprocess.Popen(command, env=environment) as process:
         try:
             return process.wait(bound_s)
