@@ -7,7 +7,8 @@
 The platform is ``stratos up`` with two gateways, two routers and two simulated workers, whose steps take ``--step-ms``:
 every stream gets a token in each.  The client asks again on a connection when its answer has ended; with ``--tokens 1``
 that is a load of requests.  A rung is borne if the streams get ``--least`` of the tokens that the steps give.  Cores
-are those of the kernel's clocks for each process; the profile is ``py-spy``'s of one gateway (``chunk_profile``).  The client shares the machine and is counted.
+are those of the kernel's clocks for each process; the profile is ``py-spy``'s of one gateway (``chunk_profile``).  The
+client shares the machine and is counted.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from httptools import HttpParserError
 
 from scripts.bench.chunk_profile import RATE_HZ, sampler, shares
 from scripts.bench.gateway_cost import LONG_TOKENS, WARM_CHUNKS, Load, cpu_s, engine_settings, gateway_pid
@@ -69,8 +72,8 @@ async def attempt(platform: Platform, streams: int, args: argparse.Namespace) ->
     try:
         async with asyncio.timeout(OPEN_S + args.seconds):
             return await rung(platform, streams, args)
-    except (RuntimeError, OSError) as error:  # TimeoutError is of the system, too
-        why = str(error)[:200] or f"not all of them had tokens within {OPEN_S} s"
+    except (RuntimeError, OSError, HttpParserError) as error:  # a parser's is of what its callback raised
+        why = str(error.__context__ or error)[:200] or f"not all of them had tokens within {OPEN_S} s"
         return {"streams": streams, "ended": why, "of_due": 0.0, "load_average": round(os.getloadavg()[0], 1)}
 
 
