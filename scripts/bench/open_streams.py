@@ -20,7 +20,6 @@ import resource
 import subprocess
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +50,14 @@ def settings(streams: int) -> dict[str, str]:
     }
 
 
-def cpu_by_kind(platform: Platform) -> Counter[str]:
+def cpu_by_kind(platform: Platform) -> dict[str, float]:
     """CPU seconds so far of the platform's processes, and of this one."""
-    found = Counter({"client": time.process_time()})
+    found = {"client": time.process_time()}
     children = Path(f"/proc/{platform.process.pid}/task/{platform.process.pid}/children").read_text().split()
     for pid in map(int, children):
         command = Path(f"/proc/{pid}/cmdline").read_text()
-        found[next((kind for name, kind in KINDS.items() if name in command), "others")] += cpu_s(pid)
+        kind = next((kind for name, kind in KINDS.items() if name in command), "others")
+        found[kind] = found.get(kind, 0.0) + cpu_s(pid)
     return found
 
 
