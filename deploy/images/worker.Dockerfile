@@ -41,6 +41,12 @@ COPY --from=project /opt/project /opt/stratos
 COPY --from=kernels /src/stratos/engine/native/*.so /opt/stratos/lib/python3.11/site-packages/stratos/engine/native/
 # The root is mounted read-only: what a library wants to write goes to /tmp, an emptyDir.
 ENV PATH=/opt/stratos/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+ARG EXTRAS=worker
+# Triton compiles what starts a kernel at run time, with a C compiler and Python's headers.
+RUN case ",${EXTRAS}," in *,gpu,*) \
+    apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/* && \
+    echo '#include <Python.h>' | gcc -x c -shared -fPIC -o /dev/null \
+    "-I$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')" - ;; esac
 # Everything that both roles import is there, also what they import when they load a model.
 RUN python -c 'import stratos_decode_worker.__main__, stratos_prefill_worker.__main__, stratos.quality.expected'
 USER 10001:10001

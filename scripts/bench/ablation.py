@@ -84,6 +84,10 @@ OFF_ALONE = {
         everywhere=Settings(kernels={"whole_step": False}),
     ),
     "native sampler": Ablation(workloads=("sampled-8",), off=Settings(kernels={"native_sampler": False})),
+    "steady steps": Ablation(
+        workloads=("decode-1", "decode-8"),
+        off=Settings(kernels={"kept_inputs": False}, switches={"steady_steps": False}),
+    ),
     "exactness given up": Ablation(
         workloads=DENSE, off=Settings(runner={"exact": True}), everywhere=Settings(runner={"exact": False})
     ),

@@ -11,6 +11,7 @@ adapters in one call off.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import statistics
 import tempfile
@@ -77,6 +78,7 @@ class Engines:
         for stream in streams:
             engine.abort(stream.key)
         run_out(engine)
+        show({"round": turn, "arm": arm.name, **found})
         return found
 
     def _resident(self, engine: EngineCore, arm: Arm, number: int) -> str:
@@ -90,8 +92,6 @@ class Engines:
 
 def read_shape(model: Path) -> dict[str, int]:
     """Sizes of a model, by the names of its configuration."""
-    import json
-
     found: dict[str, int] = json.loads((model / "config.json").read_text())
     return found
 

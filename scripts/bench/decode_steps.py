@@ -1,11 +1,11 @@
-"""Measure a decode step at real contexts, of this tree and of another one, by turns.
+"""Measure a decode step at real contexts, of this tree and of others, by turns.
 
     python -m scripts.bench.decode_steps --against ../e471a163 --out benchmarks/results/decode-steps-2core-cpu.json
 
-``--against`` is a worktree of another commit that is set up (``make bench-compare`` does that by itself).  Each tree
-has a process with one thread of its own, which runs these scripts over that tree's libraries; one computes at a time.
-A figure is CPU time of the thread per step: the machine may be shared.  Streams have random prompts and decode
-greedily.  Parts: the whole step, its forward pass, all but that, and all but the runner.
+``--against`` names worktrees of other commits that are set up (``make bench-compare`` does that by itself); ratios are
+to the first.  Each tree has a process with one thread of its own, which runs these scripts over that tree's libraries;
+one computes at a time.  A figure is CPU time of the thread per step: the machine may be shared.  Streams have random
+prompts and decode greedily.  Parts: the whole step, its forward pass, all but that, and all but the runner.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class Load:
 
 LOADS = (
     Load("5.5M", "float32", 1, 128),
+    Load("5.5M", "float32", 8, 128),
+    Load("5.5M", "float32", 32, 128),
     Load("5.5M", "float32", 8, 1024),
     Load("5.5M", "float32", 32, 1024),
     Load("213M", "bfloat16", 1, 128),
@@ -227,7 +229,8 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
     """Every load, arms by turns."""
     from scripts.bench.harness import show, table
 
-    roots = {"this": ROOT} | ({"other": args.against.resolve()} if args.against else {})
+    others = [path.resolve() for path in args.against or ()]
+    roots = {"this": ROOT, **dict(zip(("other", "third"), others, strict=False))}
     commits = {
         arm: subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True).stdout.strip()
         for arm, root in roots.items()
@@ -264,7 +267,7 @@ if __name__ == "__main__":
     run_bench(
         __doc__,
         bench,
-        flag("--against", type=Path, help="worktree of another commit"),
+        flag("--against", type=Path, nargs="+", help="worktrees of one or two other commits"),
         flag("--rounds", type=int, default=3),
         flag("--only", nargs="+", help="loads whose names hold one of these texts"),
     )

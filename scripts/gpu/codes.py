@@ -14,7 +14,7 @@ from stratos.engine.checkpoint.weight_schemes import LinearScheme
 from stratos.engine.layers.triton_linear import TritonCodesFactory
 from tests.support.reference.made_codes import made_codes
 
-KINDS = ("int4", "fp8", "mxfp4", "nf4")
+KINDS = ("int4", "fp8", "mxfp4", "nf4", "int8", "llm-int8")
 """Made as at load; NVFP4 has no such name."""
 MEASURED = ("output", "gate_up", "down")
 BATCHES = (1, 8, 16, 64, 512)
@@ -50,6 +50,7 @@ def _speed_up(rig: Rig, num_out: int, num_in: int) -> dict[str, dict[str, float]
 def _errors(rig: Rig) -> dict[str, float]:
     """Largest difference from the floats that the codes stand for, as a share of the largest result."""
     schemes = [(LinearScheme.NVFP4, 0), (LinearScheme.INT4, 32), (LinearScheme.INT8, 0), (LinearScheme.FP8, 128)]
+    schemes += [(LinearScheme.INT8_ROWS, 0), (LinearScheme.LLM_INT8, 0)]
     factory, found = TritonCodesFactory(rig.device, rig.dtype, is_exact=False), {}
     for scheme, group in schemes:
         weight = made_codes(scheme, 64, 128, group)

@@ -115,12 +115,13 @@ def is_scaled(kubectl: Kubectl) -> None:
     wait_until("it counts", lambda: status(kubectl)["pools"]["decode"]["replicas"] == 4, 60)
     apply_model(kubectl, "chat", {"source": OTHER, "servedName": "team/chat"})
     wait_until("it is another source", lambda: status(kubectl)["digest"] == "b" * 64, 60)
+    wait_until("it is recorded again", lambda: len(kubectl.items("jobs")) == 1 and not has_ended(kubectl), 60)
+    assert "b" * 64 not in kubectl("get", "deploy", "stratos-decode-chat", "-o", "json"), "before that no worker has it"
+    end_jobs(kubectl)
+    wait_until("it is recorded", lambda: status(kubectl)["record"]["count"] == 2, 60)
     wait_until("its pods get it", lambda: "b" * 64 in kubectl("get", "deploy", "stratos-decode-chat", "-o", "json"), 60)
     (deployment,) = [d for d in kubectl.items("deployments") if "decode" in d["metadata"]["name"]]
     assert deployment["spec"]["replicas"] == 4
-    wait_until("it is recorded again", lambda: len(kubectl.items("jobs")) == 1 and not has_ended(kubectl), 60)
-    end_jobs(kubectl)
-    wait_until("it is recorded", lambda: status(kubectl)["record"]["count"] == 2, 60)
     with pytest.raises(CommandFailed, match="servedName stays"):
         apply_model(kubectl, "chat", {"source": OTHER, "servedName": "other"})
 

@@ -98,7 +98,7 @@ def test_interpreted_kernels_are_measured_in_rehearsal(tmp_path: Path) -> None:
     assert attention["results"]["decode_2x40"]["us"] > 0
     assert attention["results"]["decode_equal_parts_2x40"]["us"] > 0
     assert attention["results"]["prefill_24"]["us"] > 0
-    assert set(sections["codes"]["results"]["errors"]) == {"nvfp4", "int4", "int8", "fp8"}
+    assert set(sections["codes"]["results"]["errors"]) == {"nvfp4", "int4", "int8", "fp8", "int8-rows", "llm-int8"}
     sampled = sections["sampling"]["results"]["top_k_top_p_2x300"]
     ways = ("split", "one_program_a_row", "sorted_on_device", "host", "host_sorted")
     assert sampled["differing_tokens"] == dict.fromkeys(ways, 0)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,14 +17,19 @@ from tests.support.waiting import eventually
 
 PRICES = {"default": {"prompt": 1_000_000, "cached": 250_000, "output": 3_000_000}}
 BURST_S = 5
-NUM_CLIENTS = {"free": 8, "by-requests": 14, "by-tokens": 14, "by-sequences": 14}
+NUM_CLIENTS = {"free": 8, "by-requests": 14, "by-tokens": 14, "by-sequences": 14, "by-all": 14}
 """Clients of each tenant: all of them send at once."""
 LIMITS: dict[str, dict[str, int]] = {
     "free": {},
     "by-requests": {"requests_per_min": 240},
     "by-tokens": {"tokens_per_min": 12_000},
     "by-sequences": {"max_sequences": 5},
+    "by-all": {"requests_per_min": 240, "tokens_per_min": 3000, "max_sequences": 5},
 }
+ENDS_EARLY = {"by-all": {"max_tokens": 40, "stop": ["("]}}
+"""Fields of requests that claim more tokens than they use, which comes back at their end."""
+SETTLED_S = 1.0
+"""Most time from the usage that a client sees to the moment at which its request gives back."""
 MAX_PAUSE_S = 0.5
 """Clients come back sooner than they are told to."""
 TIMEOUT_S = 300.0
@@ -45,12 +51,15 @@ class Paid:
     request_id: str
     prompt: str
     sent: float
+    max_tokens: int = 0
     status: int = 0
     first: float = 0.0
     last: float = 0.0
     """When its last but one piece of text came: it was open when that was sent."""
     latest: float = 0.0
     """When the last piece came."""
+    ended: float = 0.0
+    """When its usage came."""
     text: str = ""
     usage: dict[str, Any] | None = None
     error: str = ""
@@ -60,8 +69,14 @@ class Paid:
         return self.usage is not None and not self.error
 
     @property
-    def num_tokens(self) -> int:
-        return self.usage["prompt_tokens"] + self.usage["completion_tokens"] if self.usage else 0
+    def num_claimed(self) -> int:
+        """Tokens that it took of a limit; 0 where they are not known, as its gateway took it along."""
+        return self.usage["prompt_tokens"] + self.max_tokens if self.usage else 0
+
+    @property
+    def num_given_back(self) -> int:
+        """Tokens that it did not use."""
+        return self.max_tokens - self.usage["completion_tokens"] if self.usage else 0
 
 
 @dataclass
@@ -111,16 +126,18 @@ class Payers:
 
     async def _send_on(self, client: httpx.AsyncClient, tenant: str, number: int, is_over: asyncio.Event) -> None:
         while not is_over.is_set():
-            paid = Paid(f"{self.name}-{next(self._numbers)}", f"# {number % 4}\ndef ", time.monotonic())
+            fields = {"max_tokens": 12 + number % 7, **ENDS_EARLY.get(tenant, {})}
+            name, prompt = f"{self.name}-{next(self._numbers)}", f"# {number % 4}\ndef "
+            paid = Paid(name, prompt, time.monotonic(), fields["max_tokens"])
             self.paid[tenant].append(paid)
-            pause_s = await self._send(client, tenant, paid, 12 + number % 7)
+            pause_s = await self._send(client, tenant, paid, fields)
             if pause_s:
                 await asyncio.sleep(min(pause_s, MAX_PAUSE_S))
 
-    async def _send(self, client: httpx.AsyncClient, tenant: str, paid: Paid, max_tokens: int) -> float:
+    async def _send(self, client: httpx.AsyncClient, tenant: str, paid: Paid, fields: dict[str, Any]) -> float:
         headers = {"authorization": f"Bearer {self.keys[tenant]}", "x-request-id": paid.request_id}
-        body = {"model": "base", "prompt": paid.prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True,
-                "stream": True, "stream_options": {"include_usage": True}}  # fmt: skip
+        body = {"model": "base", "prompt": paid.prompt, "temperature": 0, "ignore_eos": True,
+                "stream": True, "stream_options": {"include_usage": True}, **fields}  # fmt: skip
         try:
             async with client.stream("POST", f"{self.base_url}/completions", json=body, headers=headers) as answer:
                 paid.status = answer.status_code
@@ -140,7 +157,8 @@ class Payers:
         paid.first = paid.first or time.monotonic()
         if "error" in event:
             paid.error = json.dumps(event["error"])
-        paid.usage = event.get("usage") or paid.usage
+        if usage := event.get("usage"):
+            paid.usage, paid.ended = usage, time.monotonic()
         if text := "".join(choice["text"] for choice in event.get("choices", ())):
             paid.text += text
             paid.last, paid.latest = paid.latest, time.monotonic()
@@ -150,7 +168,7 @@ def beyond_limits(paid: dict[str, list[Paid]]) -> list[str]:
     """Where more was taken than a limit allows, in words.
 
     Of a request it is known that it took its part between sending and its first event, so a window counts those that
-    lie in it whole.  None of them gives anything back: each is as long as it said.
+    lie in it whole.  What came back within the window may have been taken by others: it counts for the limit.
     """
     problems = []
     for tenant, limits in LIMITS.items():
@@ -158,22 +176,38 @@ def beyond_limits(paid: dict[str, list[Paid]]) -> list[str]:
         for name, limit in limits.items():
             if name == "max_sequences":
                 problems += _too_many_open(tenant, taken, limit)
+            elif name == "requests_per_min":
+                problems += _too_much(tenant, [Part(one.sent, one.first, 1) for one in taken], limit / 60)
             else:
-                costs = [1 if name == "requests_per_min" else request.num_tokens for request in taken]
-                problems += _too_much(tenant, taken, costs, limit / 60)
+                parts = [Part(o.sent, o.first, o.num_claimed, o.ended, o.num_given_back) for o in taken]
+                problems += _too_much(tenant, parts, limit / 60)
     return problems
 
 
-def _too_much(tenant: str, taken: list[Paid], costs: list[int], rate_per_s: float) -> list[str]:
-    by_end = sorted(zip(taken, costs, strict=True), key=lambda one: one[0].first)
-    for begin in sorted(request.sent for request in taken):
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A request's part of a limit."""
+
+    sent: float
+    first: float
+    claimed: int
+    ended: float = 0.0
+    given_back: int = 0
+
+
+def _too_much(tenant: str, parts: list[Part], rate_per_s: float) -> list[str]:
+    by_end = sorted(parts, key=lambda part: part.first)
+    for begin in sorted(part.sent for part in parts):
+        back = deque(sorted((p.ended, p.given_back) for p in parts if p.given_back and p.ended + SETTLED_S >= begin))
         amount = 0
-        for request, cost in by_end:
-            if request.sent < begin:
+        for part in by_end:
+            if part.sent < begin:
                 continue
-            amount += cost
-            if amount > rate_per_s * (BURST_S + request.first - begin) + 1e-3:
-                return [f"{tenant}: {amount} in {request.first - begin:.2f} s at {rate_per_s:.1f}/s"]
+            amount += part.claimed
+            while back and back[0][0] <= part.first + SETTLED_S:  # a client may hear of its end late
+                amount -= back.popleft()[1]
+            if amount > rate_per_s * (BURST_S + part.first - begin) + 1e-3:
+                return [f"{tenant}: {amount} in {part.first - begin:.2f} s at {rate_per_s:.1f}/s"]
     return []
 
 

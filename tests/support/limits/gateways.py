@@ -49,6 +49,7 @@ class VirtualRedis:
         self.client.flushall()
         self.script = self.client.register_script(script)
         self.is_away = False
+        self.latency_s = LATENCY_S
         self.num_calls = 0
 
 
@@ -66,14 +67,14 @@ class VirtualLeases(Leases):
         self._clock = clock
 
     async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float, reported: str = "") -> LeaseTurn:
-        await asyncio.sleep(LATENCY_S / 2)
+        await asyncio.sleep(self._server.latency_s / 2)
         await self.runs.wait()
         if self._server.is_away or self.is_cut_off:
             raise DependencyDown("no answer")
         self._server.num_calls += 1
         args = lease_args(self.gateway, ttl_s, asks, reported, self._clock.now())
         answer = self._server.script(keys=lease_keys(PREFIX, asks), args=args)
-        await asyncio.sleep(LATENCY_S / 2)
+        await asyncio.sleep(self._server.latency_s / 2)
         await self.runs.wait()
         if self.loses_answers:
             raise DependencyDown("the answer is lost")

@@ -22,12 +22,14 @@ from stratos.engine.attention.backend import RowSpan
 from stratos.engine.attention.context_parts import ContextParts
 from stratos.engine.attention.projections import QkNorm
 from stratos.engine.attention.triton_paged import Shapes, TritonPagedAttention
-from stratos.engine.checkpoint.weight_schemes import LinearScheme
+from stratos.engine.checkpoint.weight_schemes import BYTE_ROWS, LinearScheme
 from stratos.engine.layers.rotary import RopeRows
 from stratos.engine.layers.triton_ops import TritonOps
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.runner.cuda.tables import DeviceTables
 from stratos.engine.triton_kernels import lora, sampling, split_sampling
+from stratos.engine.triton_kernels.codes.byte_products import byte_codes_linear
+from stratos.engine.triton_kernels.codes.experts import ExpertCodes, expert_codes_linear
 from stratos.engine.triton_kernels.codes.packing import packed
 from stratos.engine.triton_kernels.codes.products import FEW_ROWS, MANY_ROWS, codes_linear
 from stratos.engine.triton_kernels.experts import experts_linear
@@ -128,6 +130,21 @@ def _codes(dtype: torch.dtype) -> None:
         weight = packed(made, CPU, dtype)
         for rows in (FEW_ROWS, MANY_ROWS):
             codes_linear(torch.zeros(rows, 256, dtype=dtype), weight, None, is_exact=False)
+    for scheme in BYTE_ROWS:
+        weight = packed(made_codes(scheme, 128, 256), CPU, dtype)
+        for rows in (FEW_ROWS, MANY_ROWS):
+            byte_codes_linear(torch.zeros(rows, 256, dtype=dtype), weight, None, is_exact=False)
+
+
+def _expert_codes(dtype: torch.dtype) -> None:
+    """Of two experts: weights without zeros and with them, and bytes."""
+    begins = torch.zeros(3, dtype=torch.int64)
+    for scheme, group in ((LinearScheme.FP8, 0), (LinearScheme.INT4, 128), (LinearScheme.INT8_ROWS, 0)):
+        made = made_codes(scheme, 128, 256, group, has_zeros=scheme == LinearScheme.INT4)
+        experts = ExpertCodes.of([packed(made, CPU, dtype)] * 2)
+        for pairs in (2, 256):
+            order = torch.zeros(pairs, dtype=torch.int64)
+            expert_codes_linear(torch.zeros(pairs // 2, 256, dtype=dtype), experts, begins, order, 2)
 
 
 def _dependent_launches(dtype: torch.dtype) -> None:
@@ -206,6 +223,7 @@ def main() -> None:
         if config.startswith(OF_CODES):
             with compiled(int(config.removeprefix(OF_CODES))) as record:
                 _codes(torch.bfloat16)
+                _expert_codes(torch.bfloat16)
             found += _report(record, config)
             continue
         pages_type, dtype = PRECISIONS[config]

@@ -13,10 +13,10 @@ NAN = 0x7F
 
 
 def made_codes(
-    scheme: LinearScheme, outputs: int, inputs: int, group: int = 0, *, has_zeros: bool = False
+    scheme: LinearScheme, outputs: int, inputs: int, group: int = 0, *, has_zeros: bool = False, seed: int = 0
 ) -> QuantisedWeight | NestedWeight:
     """Every code of the scheme, and scales that differ; ``group`` 0 is one group for all inputs."""
-    torch.manual_seed(outputs + inputs)
+    torch.manual_seed(seed + outputs + inputs)
     codes = torch.randint(0, 16 if scheme in FOUR_BITS else 256, (outputs, inputs), dtype=torch.uint8)
     if scheme == LinearScheme.NVFP4:
         parts = torch.randint(0, NAN, (outputs, inputs // 32, 2), dtype=torch.uint8)

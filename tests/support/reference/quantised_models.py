@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWeight
 from stratos.engine.checkpoint.rounding import rounded
-from stratos.engine.checkpoint.weight_schemes import NF4, LinearScheme
+from stratos.engine.checkpoint.weight_schemes import INT4_ZERO, NF4, LinearScheme
 from tests.support.paths import BASE_MODEL
 from tests.support.reference.tiny_models import save_tiny
 
@@ -88,6 +88,12 @@ CONFIGS["compressed-mixed"]["config_groups"] = {
     },
 }
 """``quantization_config`` by format; layer 1's output projection stays floats in those that name it."""
+WIDE_CONFIGS = {
+    "compressed-int4-g128": _compressed(
+        "pack-quantized", {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
+    )
+}
+"""The same with groups that fill no layer of the other tiny models, nor of experts."""
 CUTS_ACTIVATIONS = ("compressed-w8a8", "compressed-mixed", "llm-int8")
 
 
@@ -107,6 +113,8 @@ def save_quantised(path: Path, name: str, family: str = "Llama", **changes: Any)
 
 def shape_of(scheme: str) -> dict[str, int]:
     """Sizes of a tiny model in a scheme: groups of 32 are odd in number, and blocks of NF4 are of 64."""
+    if scheme in WIDE_CONFIGS:
+        return {**SHAPE, "hidden_size": 128, "intermediate_size": 384, "head_dim": 32}
     return {**SHAPE, "intermediate_size": 128} if scheme.startswith("nf4") else SHAPE
 
 
@@ -120,7 +128,7 @@ def save_shipped(path: Path, name: str) -> Path:
 def quantise_folder(path: Path, name: str) -> dict[str, Tensor]:
     """Store a model's folder in a format; returns the floats that every weight stands for."""
     config = json.loads((path / "config.json").read_text())
-    stated = CONFIGS[name]
+    stated = (CONFIGS | WIDE_CONFIGS)[name]
     tensors, floats = load_file(path / "model.safetensors"), {}
     for weight_name in [n for n in tensors if n.endswith("_proj.weight")]:
         layer = weight_name.removesuffix(".weight")
@@ -174,8 +182,8 @@ def _parts(name: str, weight: Tensor) -> tuple[dict[str, Tensor], QuantisedWeigh
         return {"weight_packed": pairs, "weight_scale": exponents.to(torch.uint8)}, quantised
     if name.endswith("-order"):
         return _ordered(name, weight)
-    quantised = rounded(weight, "int4")
-    if name == "compressed-int4":
+    quantised = _in_groups(weight, 128) if name in WIDE_CONFIGS else rounded(weight, "int4")
+    if name == "compressed-int4" or name in WIDE_CONFIGS:
         shape = torch.tensor(weight.shape)
         words = packed(quantised.codes, 4)
         return {"weight_packed": words, "weight_scale": quantised.scales, "weight_shape": shape}, quantised
@@ -191,6 +199,14 @@ def _parts(name: str, weight: Tensor) -> tuple[dict[str, Tensor], QuantisedWeigh
         return {"qweight": packed(codes, 4), "qzeros": packed(zeros, 4), "scales": scales}, quantised
     index = torch.arange(weight.shape[1], dtype=torch.int32) // 32
     return {"qweight": packed(codes.T, 4).T, "qzeros": packed(zeros, 4), "scales": scales, "g_idx": index}, quantised
+
+
+def _in_groups(weight: Tensor, group: int) -> QuantisedWeight:
+    """Codes about 8, each the nearest to its float."""
+    groups = weight.unflatten(1, (-1, group))
+    scales = groups.abs().amax(-1, keepdim=True) / 7
+    codes = ((groups / scales).round() + INT4_ZERO).to(torch.uint8).flatten(1)
+    return QuantisedWeight(scheme=LinearScheme.INT4, codes=codes, scales=scales.squeeze(-1))
 
 
 def _with_zeros(weight: Tensor) -> QuantisedWeight:

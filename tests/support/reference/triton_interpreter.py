@@ -34,6 +34,8 @@ if IS_INTERPRETED:
     def _widened(x: Any) -> Any:
         if x.dtype.scalar == tl.float32:
             return x.data
+        if x.dtype.scalar == tl.int8:
+            return x.data.astype(np.int32)
         return interpreter._convert_float(x.data, x.dtype.scalar, tl.float32, None).view(np.float32)
 
     _patch_lang, _patched = interpreter._patch_lang, set()

@@ -52,6 +52,34 @@ def test_weights_hold(num_routers: int) -> None:
     assert total(served, heavy) / total(served, light) == pytest.approx(4.0, rel=0.03)
 
 
+@pytest.mark.parametrize("num_routers", NUM_ROUTERS)
+def test_aged_requests_get_a_tenth_over_all_routers_and_after_a_kill(num_routers: int) -> None:
+    """The default class has risen to premium's after two seconds; a router that takes over goes on with their waits."""
+    fleet = RouterFleet(num_routers, [*PREMIUM, *EQUAL[:5]])
+    fleet.run(SECONDS / 4)
+    assert aged_share(fleet) == pytest.approx(0.1, abs=0.02)
+    if num_routers > 1:
+        active = fleet.active()
+        fleet.kill(active)
+        for gateway in range(2):
+            fleet.lose(gateway, active)
+        assert aged_share(fleet) == pytest.approx(0.1, abs=0.02)
+
+
+@pytest.mark.slow
+def test_a_router_for_each_tenant_would_lose_the_share_of_the_aged() -> None:
+    fleet = RouterFleet(2, [*PREMIUM, *EQUAL[:5]], key=by_tenant)
+    fleet.run(SECONDS / 4)
+    assert aged_share(fleet) > 0.2
+
+
+def aged_share(fleet: RouterFleet) -> float:
+    """Part of the default class in what is served from now on."""
+    before = Counter(fleet.seen.served)
+    served = fleet.run(SECONDS / 2).served - before
+    return total(served, EQUAL) / total(served, [*EQUAL, *PREMIUM])
+
+
 @pytest.mark.parametrize(("key", "is_kept"), [(by_model, True), (by_tenant, False)])
 def test_a_router_for_each_tenant_would_lose_order_and_fairness(key: ChoiceKey, is_kept: bool) -> None:
     served = RouterFleet(2, [*PREMIUM, *BATCH], key=key).run(SECONDS).served

@@ -52,9 +52,11 @@ class NativeStep:
     buffers: tuple[np.ndarray | Tensor, ...]
     rope: RopeRows | None = None
 
-    def move(self, positions: np.ndarray, spans: Sequence[RowSpan], grown: Sequence[int]) -> bool:
-        """Let rows of one token each be those at ``positions``; ``False``: a table in ``grown`` has no room."""
-        self.facts[:, 2] = positions
+    def move(self, spans: Sequence[RowSpan], grown: Sequence[int]) -> bool:
+        """Let rows of one token each be those of ``spans``; ``False``: a table in ``grown`` has no room."""
+        starts = self.facts.data
+        for index, span in enumerate(spans):
+            starts[index, 2] = span.start
         for index in grown:
             table, begin = spans[index].block_table, int(self.facts[index, 3])
             end = len(self.tables) if index + 1 == len(self.facts) else int(self.facts[index + 1, 3])
@@ -79,7 +81,7 @@ class NativePagedAttention(AttentionBackend):
     is_invariant_by_design = True
     libraries = ()
     can_move = True
-    """What ``unplanned`` gives can be kept for a step whose rows are each a token further."""
+    """Results of ``unplanned`` can be kept for a step whose rows are each a token further."""
 
     def __init__(
         self,

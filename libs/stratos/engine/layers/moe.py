@@ -41,6 +41,11 @@ class MixtureOfExperts:
         """Experts per token."""
         return self.routing.num_chosen
 
+    @property
+    def all_mlps(self) -> tuple[GatedMlp, ...]:
+        """Experts, and the shared one behind them."""
+        return self.experts if self.shared is None else (*self.experts, self.shared)
+
     def __call__(self, x: Tensor) -> Tensor:
         """Apply to [tokens, hidden]."""
         weights, chosen = self.route(x)

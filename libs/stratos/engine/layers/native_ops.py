@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -21,7 +24,7 @@ class NativeOps(LayerOps):
         self.name = revised("native-ops", f"native-{library.isa}")
         self._library, self._dtype = library, DTYPE_CODES[dtype]
         self._num_best = 0
-        self._best = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.bool)
+        self._best: tuple[Any, Any] = (None, None)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
         return self._norm(x, None, weight, eps, offset)
@@ -50,14 +53,13 @@ class NativeOps(LayerOps):
         )
         return out
 
-    def greedy(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def greedy(self, logits: Tensor) -> tuple[list[int], list[bool]]:
         rows, size = logits.shape
-        if self._num_best != rows:
-            self._num_best = rows
-            self._best = torch.empty(rows, dtype=torch.int64), torch.empty(rows, dtype=torch.bool)
+        if self._num_best != rows:  # kept: to make tensors takes longer than to fill them
+            self._num_best, self._best = rows, ((ctypes.c_int64 * rows)(), (ctypes.c_bool * rows)())
         tokens, is_finite = self._best
         self._library.argmax(
-            *(DTYPE_CODES[logits.dtype], logits.data_ptr(), tokens.data_ptr(), is_finite.data_ptr()),
+            *(DTYPE_CODES[logits.dtype], logits.data_ptr(), tokens, is_finite),
             *(rows, size, torch.get_num_threads()),
         )
-        return tokens, is_finite
+        return tokens[:], is_finite[:]

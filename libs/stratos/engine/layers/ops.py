@@ -62,16 +62,16 @@ class LayerOps(ABC):
         """The halves of ``gate_up``, joined as ``gate`` says: [tokens, inner]."""
         return self.silu_mul(gate_up) if gate.activation == "silu" else joined_halves(gate_up, gate)
 
-    def greedy(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def greedy(self, logits: Tensor) -> tuple[list[int], list[bool]]:
         """The most likely token of each row, the lowest id among equals, and whether all logits of the row are finite.
 
         Args:
             logits: float32 [rows, vocab].
 
         Returns:
-            int64 [rows], bool [rows], valid until the next call; the token of a row that is not finite means nothing.
+            By row; the token of one that is not finite means nothing.
         """
-        return logits.argmax(1), torch.isfinite(logits.sum(1))
+        return logits.argmax(1).tolist(), torch.isfinite(logits.sum(1)).tolist()
 
 
 class TorchOps(LayerOps):

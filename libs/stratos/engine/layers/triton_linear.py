@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 
 from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWeight
+from stratos.engine.checkpoint.weight_schemes import BYTE_ROWS
 from stratos.engine.layers.linear import Linear, LinearFactory
 from stratos.engine.layers.quantised_linear import ReorderedLinear
 from stratos.engine.revisions import revised
 from stratos.engine.triton_kernels import linear
+from stratos.engine.triton_kernels.codes.byte_products import byte_codes_linear
 from stratos.engine.triton_kernels.codes.packing import PackedCodes, packed
 from stratos.engine.triton_kernels.codes.products import codes_linear
 
@@ -55,7 +57,8 @@ class TritonCodes:
         return (*self.weight.variant, self.bias is None)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return codes_linear(x.contiguous(), self.weight, self.bias, is_exact=self._is_exact)
+        product = byte_codes_linear if self.weight.scheme in BYTE_ROWS else codes_linear
+        return product(x.contiguous(), self.weight, self.bias, is_exact=self._is_exact)
 
 
 class TritonCodesFactory:

@@ -183,6 +183,11 @@ class Decoder:
         assert isinstance(self.lm_head, FloatLinear)
         return self.finished(self.lm_head.into(states, out))
 
+    @property
+    def finishes_logits(self) -> bool:
+        """``finished`` changes something."""
+        return self.config.options.logit_divisor != 1.0 or bool(self.config.options.logit_cap)
+
     def finished(self, logits: Tensor) -> Tensor:
         """Divide and cap the output layer's logits, in place."""
         options = self.config.options

@@ -9,26 +9,73 @@ template <> struct LoopScope<TileUnits> {
     TileScope tiles;
 };
 
-static inline void multiply_block(LoopScope<TileUnits> &scope, int rows, const float *weight, const float *x, int64_t x_stride,
-                                  int units, float *sums, bool is_first, int columns) {
+// sums = rows weight where a row has fewer units than a step, which are all that is read of the weight.  The zeros behind
+// them decide nothing: the sum of this one step is added to +0, and so is +0 itself where it is a zero of any sign.
+template <int ROWS>
+static inline void short_step(const float *weight, int64_t width, const float *x, int64_t x_stride, int units, float *sums) {
+    const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
+    alignas(64) float even_x[ROWS][LANES], odd_x[ROWS][LANES];
+    for (int r = 0; r < ROWS; r++) {
+        const __m512i pairs = _mm512_maskz_loadu_epi32(first_lanes(units), x + r * x_stride);
+        vstore(even_x[r], _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)));
+        vstore(odd_x[r], _mm512_castsi512_ps(_mm512_and_si512(pairs, upper)));
+    }
+    for (int64_t c = 0; c < width; c += 2 * LANES) {
+        vec even[ROWS][2], odd[ROWS][2];
+        const int vectors = width - c > LANES ? 2 : 1;
+        for (int r = 0; r < ROWS; r++)
+            for (int v = 0; v < 2; v++) even[r][v] = odd[r][v] = vset(0);
+        for (int u = 0; u < units; u++)
+            for (int v = 0; v < vectors; v++) {
+                const __m512i pair = _mm512_loadu_si512(weight + u * width + c + v * LANES);
+                const vec even_w = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
+                const vec odd_w = _mm512_castsi512_ps(_mm512_and_si512(pair, upper));
+#pragma GCC unroll 4
+                for (int r = 0; r < ROWS; r++) {
+                    even[r][v] = vfma(vset(even_x[r][u]), even_w, even[r][v]);
+                    odd[r][v] = vfma(vset(odd_x[r][u]), odd_w, odd[r][v]);
+                }
+            }
+        for (int r = 0; r < ROWS; r++)
+            for (int v = 0; v < vectors; v++)
+                vstore(sums + r * PANEL + c + v * LANES, vadd(vset(0), vadd(even[r][v], odd[r][v])));
+    }
+}
+
+// At most four rows: more are multiplied by tiles faster.
+static inline void short_rows(int rows, const float *weight, int64_t width, const float *x, int64_t x_stride, int units, float *sums) {
+    DenormalsAreZero denormals;
+    switch (rows) {
+        case 1: return short_step<1>(weight, width, x, x_stride, units, sums);
+        case 2: return short_step<2>(weight, width, x, x_stride, units, sums);
+        case 3: return short_step<3>(weight, width, x, x_stride, units, sums);
+        default: return short_step<4>(weight, width, x, x_stride, units, sums);
+    }
+}
+
+static inline void multiply_block(LoopScope<TileUnits> &scope, int rows, const float *weight, int64_t width, const float *x,
+                                  int64_t x_stride, int units, int given, float *sums, bool is_first) {
+    if (given < TileUnits::STEP && units == TileUnits::STEP && is_first && rows <= 4)
+        return short_rows(rows, weight, width, x, x_stride, given, sums);
 #if !defined(__AMX_BF16__)
     DenormalsAreZero denormals;
 #endif
     const Rows all{x, x_stride, TileUnits::STEP, 16 * x_stride};
     Fetch fetch;
     fetch.is_stream = true;
-    accumulate(scope.tiles, Operands{weight, PANEL, all, units, sums, PANEL}, rows, columns, is_first, fetch);
+    accumulate(scope.tiles, Operands{weight, width, all, units, sums, PANEL}, rows, computed_columns<TileUnits>(width), is_first, fetch);
 }
 #else
 template <class U> struct LoopScope {};
 #endif
 
+// sums (+)= rows weight; of `units` those after `given` are zeros.
 template <class U, class W>
-static inline void multiply_block(LoopScope<U> &, int rows, const W *weight, const float *x, int64_t x_stride, int units,
-                                  float *sums, bool is_first, int columns) {
+static inline void multiply_block(LoopScope<U> &, int rows, const W *weight, int64_t width, const float *x, int64_t x_stride,
+                                  int units, int, float *sums, bool is_first) {
     static const float ones[MAX_ROWS] = {1, 1, 1, 1, 1, 1};
     ItemScope<U> scope;
-    multiply<U>(scope, rows, weight, PANEL, x, x_stride, units, sums, PANEL, is_first ? nullptr : ones, columns, Fetch());
+    multiply<U>(scope, rows, weight, width, x, x_stride, units, sums, PANEL, is_first ? nullptr : ones, (int)width, Fetch());
 }
 
 static inline int64_t columns_of(const Linear *l, int64_t panel) {
@@ -46,7 +93,7 @@ static void sum_rows(LoopScope<typename UnitsOf<T>::type> &scope, const Linear *
     const int64_t k = l->k, units = units_of<T>(k), num_blocks = num_blocks_of<U>(rows);
     const bool is_direct = has_units<T>(k) && k == units * U::PER_UNIT && stride % U::PER_UNIT == 0;
     const int64_t depth = is_direct && num_blocks == 1 ? units : DEPTH;
-    const int columns = (int)((columns_of(l, panel) + U::SPAN - 1) / U::SPAN * U::SPAN);
+    const int64_t width = width_of(l->n, panel);
     const W *weight = (const W *)l->weight + panel * units * PANEL;
     for (int64_t u = 0; u < units; u += depth) {
         const int64_t count = units - u < depth ? units - u : depth, at = u * U::PER_UNIT;
@@ -60,8 +107,8 @@ static void sum_rows(LoopScope<typename UnitsOf<T>::type> &scope, const Linear *
                 for (int64_t r = first; r < last; r++) copy_units(x + r * stride + at, elements, copied + (r - first) * DEPTH);
                 block = copied, block_stride = DEPTH;
             }
-            multiply_block(scope, (int)(last - first), weight + u * PANEL, block, block_stride, (int)count,
-                           sums + first * PANEL, u == 0, columns);
+            multiply_block(scope, (int)(last - first), weight + u * width, width, block, block_stride, (int)count,
+                           (int)((elements + U::PER_UNIT - 1) / U::PER_UNIT), sums + first * PANEL, u == 0);
         }
     }
 }

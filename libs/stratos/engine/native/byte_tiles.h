@@ -18,7 +18,7 @@ static void multiply_byte_tiles(const Linear *l, const ByteRows &all, const T *x
         const TileItem item(i, panels, chunks, rows);
         alignas(64) int32_t sums[TILE_CHUNK * PANEL];
         TileScope scope;
-        sum_panel<ByteProducts>(scope, (const float *)byte_panel(l, item.panel), units, whole.from(item.first, 0),
+        sum_panel<ByteProducts>(scope, (const float *)byte_panel(l, item.panel), PANEL, units, whole.from(item.first, 0),
                                 item.computed, (float *)sums);
         store_byte_sums<T, O, SCHEME>(l, item.panel, all.from(item.first), x + item.first * l->k, sums,
                                       out + item.first * l->stride, item.rows);

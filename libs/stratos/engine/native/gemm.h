@@ -1,8 +1,8 @@
 // Matrix products with packed weights, out = x weight^T + bias, for any number of rows.
 //
-// A weight [n, k] lies as panels of PANEL columns of the result, [panel][unit of k][PANEL], zeros after n; a unit is what
-// tiles.h says, and the last pair of an odd k ends with a zero.  Every element of the result is one sum over the units of k
-// in order, in float, for any number of rows, the place of a row among them, and the number of threads: sums that are
+// A weight [n, k] lies as panels of PANEL columns of the result, [panel][unit of k][PANEL], the last one only as wide as
+// its vectors, zeros after n; a unit is what tiles.h says, and the last pair of an odd k ends with a zero.  Every element
+// of the result is one sum over the units of k in order, in float, for any number of rows, the place of a row among them, and the number of threads: sums that are
 // put aside between two DEPTHs keep all their bits.  So a row's result depends on that row alone.
 #pragma once
 
@@ -51,8 +51,19 @@ template <class T> static inline int64_t units_of(int64_t k) {
 
 static inline int64_t panels_of(int64_t n) { return (n + PANEL - 1) / PANEL; }
 
+// Columns that a panel has, in whole vectors.
+static inline int64_t width_of(int64_t n, int64_t panel) {
+    const int64_t left = n - panel * PANEL;
+    return left < PANEL ? (left + LANES - 1) / LANES * LANES : PANEL;
+}
+
+// Columns that are computed of a panel of some width: those after it are of no use.
+template <class U> static inline int computed_columns(int64_t width) { return (int)((width + U::SPAN - 1) / U::SPAN * U::SPAN); }
+
 template <class T> static int64_t packed_bytes(int64_t n, int64_t k) {
-    return panels_of(n) * PANEL * units_of<T>(k) * (int64_t)sizeof(typename PackedOf<T>::type);
+    const int64_t last = width_of(n, panels_of(n) - 1), columns = (panels_of(n) - 1) * PANEL + last;
+    const int64_t after = computed_columns<typename UnitsOf<T>::type>(last) - last;  // of the last unit
+    return (columns * units_of<T>(k) + after) * (int64_t)sizeof(typename PackedOf<T>::type);
 }
 
 // -- packing, once ---------------------------------------------------------------------------------------------------------
@@ -62,32 +73,33 @@ template <class T> static inline bool has_units(int64_t k) {
     return sizeof(T) == sizeof(float) || (UnitsOf<T>::type::PER_UNIT == 2 && k % 2 == 0);
 }
 
-template <class T> static void pack_units(const T *weight, float *out, int64_t columns, int64_t k) {
+template <class T> static void pack_units(const T *weight, float *out, int64_t columns, int64_t width, int64_t k) {
     const int64_t units = units_of<T>(k), given = k / UnitsOf<T>::type::PER_UNIT;
-    for (int64_t c = 0; c < PANEL; c += LANES)
+    for (int64_t c = 0; c < width; c += LANES)
         for (int64_t u = 0; u < units; u += LANES) {
             vec x[LANES];
             for (int i = 0; i < LANES; i++)
                 x[i] = c + i < columns ? vload((const float *)(weight + (c + i) * k) + u, (int)(given - u)) : vset(0);
             transpose(x);
-            for (int i = 0; i < LANES && u + i < units; i++) vstore(out + (u + i) * PANEL + c, x[i]);
+            for (int i = 0; i < LANES && u + i < units; i++) vstore(out + (u + i) * width + c, x[i]);
         }
 }
 
 template <class T> static void pack_panel(const T *weight, T *out, int64_t columns, int64_t k) {
+    const int64_t width = width_of(columns, 0);
     constexpr int per = UnitsOf<T>::type::PER_UNIT;
     const int64_t units = units_of<T>(k);
-    if (has_units<T>(k)) return pack_units(weight, (float *)out, columns, k);
+    if (has_units<T>(k)) return pack_units(weight, (float *)out, columns, width, k);
     for (int64_t u = 0; u < units; u++)
-        for (int64_t c = 0; c < PANEL; c++)
+        for (int64_t c = 0; c < width; c++)
             for (int i = 0; i < per; i++) {
                 bool is_inside = c < columns && u * per + i < k;
-                out[(u * PANEL + c) * per + i] = is_inside ? weight[c * k + u * per + i] : T();
+                out[(u * width + c) * per + i] = is_inside ? weight[c * k + u * per + i] : T();
             }
 }
 
 template <class T> static void pack(const T *weight, T *out, int64_t n, int64_t k, int threads) {
-    const int64_t elements = packed_bytes<T>(PANEL, k) / (int64_t)sizeof(T);
+    const int64_t elements = PANEL * units_of<T>(k) * (int64_t)(sizeof(typename PackedOf<T>::type) / sizeof(T));
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
     for (int64_t p = 0; p < panels_of(n); p++)
         pack_panel(weight + p * PANEL * k, out + p * elements, n - p * PANEL < PANEL ? n - p * PANEL : PANEL, k);
@@ -133,6 +145,8 @@ static void multiply_panel(const Linear *l, int64_t panel, const T *x, O *out, i
     const bool is_direct = has_units<T>(k);
     const int64_t depth = is_direct && num_blocks == 1 ? units : DEPTH;
     const W *weight = (const W *)l->weight + panel * units * PANEL;
+    const int64_t width = width_of(l->n, panel);
+    const int columns = computed_columns<U>(width);
     constexpr int unit_lines = PANEL * sizeof(W) / 64;
     Fetch fetch;  // blocks share the fetching of the next DEPTH
     fetch.lines = num_blocks > 1 ? (int)((unit_lines + num_blocks - 1) / num_blocks) : 0;
@@ -148,9 +162,9 @@ static void multiply_panel(const Linear *l, int64_t panel, const T *x, O *out, i
                 block = copied, stride = DEPTH;
             }
             if (u + depth >= units) fetch.lines = 0;
-            fetch.next = (const float *)(weight + (u + depth) * PANEL) + b * count * fetch.lines * LINE_FLOATS;
-            multiply<U>(scope, (int)(last - first), weight + u * PANEL, PANEL, block, stride, count, sums + first * PANEL,
-                        PANEL, u ? ones : nullptr, PANEL, fetch);
+            fetch.next = (const float *)(weight + (u + depth) * width) + b * count * fetch.lines * LINE_FLOATS;
+            multiply<U>(scope, (int)(last - first), weight + u * width, width, block, stride, count, sums + first * PANEL,
+                        PANEL, u ? ones : nullptr, columns, fetch);
         }
     }
     store_sums<T>(l, panel, sums, rows, out);

@@ -27,8 +27,9 @@ static void pack_rows(const bf16_t *x, int64_t rows, int64_t k, float *packed) {
 }
 
 template <class P>
-static void sum_panel(TileScope &scope, const float *weight, int64_t units, const Rows &x, int64_t rows,
+static void sum_panel(TileScope &scope, const float *weight, int64_t width, int64_t units, const Rows &x, int64_t rows,
                       float *sums) {
+    const int columns = computed_columns<TileUnits>(width);
     const int64_t num_blocks = (rows + TileUnits::ROWS - 1) / TileUnits::ROWS;
     const int64_t depth = rows <= TILE_ROWS ? units : TILE_DEPTH;
     Fetch fetch;
@@ -39,9 +40,9 @@ static void sum_panel(TileScope &scope, const float *weight, int64_t units, cons
         const int64_t fetched = 2 * (count / TileUnits::STEP) * fetch.lines * LANES;  // floats, for each block
         for (int64_t b = 0; b < num_blocks; b++) {
             const int64_t first = b * TileUnits::ROWS, left = rows - first;
-            if (u + depth < units) fetch.next = weight + (u + depth) * PANEL + b * fetched;
-            Operands p{weight + u * PANEL, PANEL, x.from(first, u), count, sums + first * PANEL, PANEL};
-            accumulate<P>(scope, p, (int)(left < TileUnits::ROWS ? left : TileUnits::ROWS), PANEL, u == 0, fetch);
+            if (u + depth < units) fetch.next = weight + (u + depth) * width + b * fetched;
+            Operands p{weight + u * width, width, x.from(first, u), count, sums + first * PANEL, PANEL};
+            accumulate<P>(scope, p, (int)(left < TileUnits::ROWS ? left : TileUnits::ROWS), columns, u == 0, fetch);
         }
     }
 }
@@ -53,7 +54,8 @@ static void multiply_tile_panel(const Linear *l, int64_t panel, const Rows &x, O
     const int64_t units = units_of<bf16_t>(l->k);
     ItemScope<TileUnits> scope;
     const int64_t computed = is_packed ? whole_tiles(rows) * TILE_ROWS : rows;
-    sum_panel<PairProducts>(scope.tiles, (const float *)l->weight + panel * units * PANEL, units, x, computed, sums);
+    const float *weight = (const float *)l->weight + panel * units * PANEL;
+    sum_panel<PairProducts>(scope.tiles, weight, width_of(l->n, panel), units, x, computed, sums);
     store_sums<bf16_t>(l, panel, sums, rows, out);
 }
 

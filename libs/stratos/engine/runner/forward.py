@@ -30,6 +30,9 @@ class ForwardResult:
 class Forward(ABC):
     """Runs all layers over the rows of a step and writes their KV."""
 
+    is_bare = False
+    """Inputs that were kept, without adapters, make it call no operation of torch that needs its inference mode."""
+
     @abstractmethod
     def run(self, inputs: StepInputs) -> ForwardResult:
         """Compute one step."""

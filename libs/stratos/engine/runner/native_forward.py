@@ -85,7 +85,6 @@ class _LaidOut:
     """Arguments of attention that can be moved on; ``None`` where they cannot."""
     num_moves: int
     """Moves of the inputs that the arguments have seen."""
-    positions: np.ndarray
     held: object
 
     def move(self, inputs: StepInputs, threads: int) -> bool:
@@ -95,7 +94,7 @@ class _LaidOut:
             return False
         self.num_moves += 1
         self.columns[0].threads = threads  # the kernel takes fewer where there is little to do
-        return step.move(self.positions, inputs.spans, inputs.grown)
+        return step.move(inputs.spans, inputs.grown)
 
 
 class NativeForward(Forward):
@@ -109,6 +108,9 @@ class NativeForward(Forward):
         groups: what the columns are of, where they are several.
         takes_adapters: ablation switch.
     """
+
+    is_bare = True
+    _laid: _LaidOut | None
 
     def __init__(
         self,
@@ -159,7 +161,7 @@ class NativeForward(Forward):
         wide, narrow = max(_argument(first.qkv).stride, 2 * inner), max(_argument(first.output).k, inner)
         self._buffers = _Buffers(config.hidden_size, wide, narrow, len(ropes) * config.head_dim, dtype)
         self._logits = np.empty((0, self._model.head.stride), dtype=np.float32)
-        self._laid: _LaidOut | None = None
+        self._finishes_logits, self._laid = decoder.finishes_logits, None
 
     def run(self, inputs: StepInputs) -> ForwardResult:
         threads, laid = torch.get_num_threads(), self._laid
@@ -169,8 +171,10 @@ class NativeForward(Forward):
                 return self._layered.run(inputs)
             laid = self._laid = self._lay_out(inputs, threads)
         self._library.forward(ctypes.byref(self._model), ctypes.byref(self._buffers.arguments))
-        logits = None if laid.logits is None else self._decoder.finished(laid.logits)
-        return ForwardResult(self._buffers.residual, logits, laid.is_finite)
+        if laid.logits is not None and self._finishes_logits:
+            with torch.inference_mode():
+                self._decoder.finished(laid.logits)
+        return ForwardResult(self._buffers.residual, laid.logits, laid.is_finite)
 
     def _lay_out(self, inputs: StepInputs, threads: int) -> _LaidOut:
         """Set all arguments of the call."""
@@ -209,7 +213,6 @@ class NativeForward(Forward):
             columns=columns,
             step=steps[0] if can_move else None,
             num_moves=inputs.num_moves,
-            positions=inputs.positions.numpy(),
             held=(steps, rope, positions, sampled, adapters),
         )
 

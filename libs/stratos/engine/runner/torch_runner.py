@@ -35,11 +35,11 @@ from stratos.engine.lora.batch import sorted_by_adapter
 from stratos.engine.lora.host_copy import read_adapter
 from stratos.engine.lora.store import LoraStore
 from stratos.engine.lora.weights import lay_out
-from stratos.engine.memory.host_pages import HostPages, HostSwap
+from stratos.engine.memory.host_pages import HostPages
 from stratos.engine.memory.kv_pages import KvPages, num_blocks_for
 from stratos.engine.models.reloading import Decoder, ReloadableWeights
 from stratos.engine.runner.device_room import room_of
-from stratos.engine.runner.forward import Forward, LayeredForward, report_non_finite
+from stratos.engine.runner.forward import Forward, ForwardResult, LayeredForward, report_non_finite
 from stratos.engine.runner.kernels import choose_kernels, choose_pages, score_options
 from stratos.engine.runner.known_tokens import NUM_TOKENS, KnownTokens, num_spare_blocks
 from stratos.engine.runner.native_forward import make_forward
@@ -111,8 +111,6 @@ class TorchRunner(Runner):
         self.inputs = KeptInputs(
             info.vocab_size, info.max_model_len, adapters.touch, self.block_tables, is_kept=keeps_inputs
         )
-        self._inference = torch.inference_mode()
-        """Kept, since to make one takes as long as to enter it."""
         self._previous: dict[int, int] = {}
         """Tokens of the plan sampled last, by seq_id: rows of the next plan may continue with them."""
 
@@ -272,40 +270,42 @@ class TorchRunner(Runner):
     # -- steps ---------------------------------------------------------------------------------------
 
     def launch(self, plan: StepPlan) -> StepHandle:
-        with self._inference:
-            return self._launch(plan)
-
-    def _launch(self, plan: StepPlan) -> StepHandle:
         self.block_tables.apply(plan)
-        swap = self.host.swap(plan.swap_outs, plan.swap_ins)
-        if plan.copies:
-            self.pages.copy_blocks(plan.copies)
+        tokens = StepTokens()
+        if plan.copies or plan.swap_outs or plan.swap_ins:
+            self._move_blocks(plan, tokens)
         if not plan.rows:
-            return StepHandle(None, None, StepTokens(swap_s=swap.wait(), damaged_slots=swap.damaged))
-        if self._threads is None:
-            return self._compute(plan, swap)
+            return StepHandle(None, None, tokens)
+        if self._threads is None or self._threads.is_fixed:
+            return self._compute(plan, tokens)
         with self._threads.watching(sum(len(row.token_ids) for row in plan.rows)):
-            return self._compute(plan, swap)
+            return self._compute(plan, tokens)
 
-    def _compute(self, plan: StepPlan, swap: HostSwap) -> StepHandle:
+    @torch.inference_mode()
+    def _move_blocks(self, plan: StepPlan, tokens: StepTokens) -> None:
+        swap = self.host.swap(plan.swap_outs, plan.swap_ins)
+        self.pages.copy_blocks(plan.copies)
+        tokens.swap_s, tokens.damaged_slots = swap.wait(), swap.damaged
+
+    def _compute(self, plan: StepPlan, tokens: StepTokens) -> StepHandle:
         if self._sorts_adapters:
             plan = sorted_by_adapter(plan)
         inputs = self.inputs.of(plan, self._previous)
-        result = self.forward.run(inputs)
-        if inputs.num_moves and all(result.is_finite.tolist()):  # streams alone, and nothing to tell of them
-            return StepHandle(inputs, result.logits, StepTokens(swap_s=swap.wait(), damaged_slots=swap.damaged))
-        errors = dict(inputs.errors)
-        num_sound_drafts = report_non_finite(result.is_finite, plan, inputs, errors)
-        pooled = pool_rows(plan.rows, inputs.spans, result.hidden, self.decoder.final_states)
-        logprobs = prompt_logprobs(plan.rows, inputs.spans, result.hidden, self.decoder.logits)
-        tokens_so_far = StepTokens(
-            pooled=pooled,
-            prompt_logprobs=logprobs,
-            errors=errors,
-            swap_s=swap.wait(),
-            damaged_slots=swap.damaged,
-        )
-        return StepHandle(inputs, result.logits, tokens_so_far, num_sound_drafts)
+        result = None
+        if inputs.num_moves and inputs.lora is None and self.forward.is_bare:
+            result = self.forward.run(inputs)
+            if all(result.is_finite.tolist()):  # streams alone, and nothing to tell of them
+                return StepHandle(inputs, result.logits, tokens)
+        with torch.inference_mode():
+            return self._enter(plan, inputs, result or self.forward.run(inputs), tokens)
+
+    def _enter(self, plan: StepPlan, inputs: StepInputs, result: ForwardResult, tokens: StepTokens) -> StepHandle:
+        """Report what a pass gave beside logits."""
+        tokens.errors = dict(inputs.errors)
+        num_sound_drafts = report_non_finite(result.is_finite, plan, inputs, tokens.errors)
+        tokens.pooled = pool_rows(plan.rows, inputs.spans, result.hidden, self.decoder.final_states)
+        tokens.prompt_logprobs = prompt_logprobs(plan.rows, inputs.spans, result.hidden, self.decoder.logits)
+        return StepHandle(inputs, result.logits, tokens, num_sound_drafts)
 
     def sample(self, handle: StepHandle, masks: Any = None, specs: Mapping[int, SampleSpec] | None = None) -> None:
         self._previous = {}

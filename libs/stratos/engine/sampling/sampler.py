@@ -79,9 +79,8 @@ class Sampler:
     def greedy(self, logits: Tensor) -> Sampled:
         """``sample`` where the whole batch wants the best token and nothing else."""
         token_ids, is_finite = self._ops.greedy(logits)
-        flags = is_finite.tolist()
-        rows = [] if all(flags) else [row for row, is_good in enumerate(flags) if not is_good]
-        return Sampled(token_ids.tolist(), errors=dict.fromkeys(rows, NON_FINITE))
+        rows = [] if all(is_finite) else [row for row, is_good in enumerate(is_finite) if not is_good]
+        return Sampled(token_ids, errors=dict.fromkeys(rows, NON_FINITE))
 
     def _process(
         self, logits: Tensor, specs: Sequence[SampleSpec], masks: Mapping[int, TokenMask], errors: dict[int, str]

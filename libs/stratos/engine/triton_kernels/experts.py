@@ -17,6 +17,22 @@ FLOAT32_STEP = 32
 
 
 @triton.jit
+def expert_of_block(begins, block, NUM_EXPERTS: tl.constexpr, EXPERTS_PADDED: tl.constexpr, ROWS: tl.constexpr):
+    """Expert of a block of rows, its first pair and the end of the expert's; ``NUM_EXPERTS``: the block has none."""
+    experts = tl.arange(0, EXPERTS_PADDED)
+    is_expert = experts < NUM_EXPERTS
+    first_pairs = tl.load(begins + experts, mask=is_expert, other=0)
+    ends = tl.load(begins + experts + 1, mask=is_expert, other=0)
+    blocks = tl.cdiv(ends - first_pairs, ROWS)
+    last_blocks = tl.cumsum(blocks, 0)
+    expert = tl.sum((is_expert & (last_blocks <= block)).to(tl.int32), 0)
+    is_mine = experts == expert
+    before = tl.sum(tl.where(is_mine, last_blocks - blocks, 0), 0)
+    first = tl.sum(tl.where(is_mine, first_pairs, 0), 0) + (block - before) * ROWS
+    return expert, first, tl.sum(tl.where(is_mine, ends, 0), 0)
+
+
+@triton.jit
 def _experts_kernel(
     out,
     x,
@@ -33,19 +49,8 @@ def _experts_kernel(
     STEP: tl.constexpr,
 ):
     """Grid (blocks of columns, blocks of rows). ``NUM_CHOSEN``: pairs of a token of ``x``; 0: ``x`` is in order."""
-    block = tl.program_id(1)
-    experts = tl.arange(0, EXPERTS_PADDED)
-    is_expert = experts < NUM_EXPERTS
-    first_pairs = tl.load(begins + experts, mask=is_expert, other=0)
-    ends = tl.load(begins + experts + 1, mask=is_expert, other=0)
-    blocks = tl.cdiv(ends - first_pairs, ROWS)
-    last_blocks = tl.cumsum(blocks, 0)
-    expert = tl.sum((is_expert & (last_blocks <= block)).to(tl.int32), 0)
+    expert, first, end = expert_of_block(begins, tl.program_id(1), NUM_EXPERTS, EXPERTS_PADDED, ROWS)
     if expert < NUM_EXPERTS:
-        is_mine = experts == expert
-        before = tl.sum(tl.where(is_mine, last_blocks - blocks, 0), 0)
-        first = tl.sum(tl.where(is_mine, first_pairs, 0), 0) + (block - before) * ROWS
-        end = tl.sum(tl.where(is_mine, ends, 0), 0)
         pairs = first + tl.arange(0, ROWS)
         is_pair = pairs < end
         tokens = pairs.to(tl.int64)
@@ -72,6 +77,13 @@ def least_pairs_of_many(num_experts: int) -> int:
     return num_experts * MANY_ROWS // 2
 
 
+def blocks_for(num_pairs: int, num_experts: int) -> tuple[int, int]:
+    """Rows of a program, and how many blocks of rows any routing may need."""
+    rows = MANY_ROWS if num_pairs >= least_pairs_of_many(num_experts) else FEW_ROWS
+    # every expert may have one block that is not full
+    return rows, min(num_pairs, num_pairs // rows + num_experts)
+
+
 def experts_linear(
     x: Tensor, addresses: Tensor, begins: Tensor, num_out: int, order: Tensor | None = None, num_chosen: int = 0
 ) -> Tensor:
@@ -93,9 +105,7 @@ def experts_linear(
     out = x.new_empty(num_pairs, num_out)
     if not num_pairs:
         return out
-    rows = MANY_ROWS if num_pairs >= least_pairs_of_many(num_experts) else FEW_ROWS
-    # every expert may have one block that is not full
-    num_blocks = min(num_pairs, num_pairs // rows + num_experts)
+    rows, num_blocks = blocks_for(num_pairs, num_experts)
     _experts_kernel[(triton.cdiv(num_out, COLUMNS), num_blocks)](
         out,
         x,

@@ -93,22 +93,29 @@ class _Lengths:
         if self.longest > at_most:
             return None
         found: list[Ticket] = []
-        num_stale, places = 0, [0]
-        while places:  # no entry is shorter than the one above it
+        num_looked = num_stale = 0
+        places = [0]
+        while places and len(found) <= MAX_FITTING:  # no entry is shorter than the one above it
             place = places.pop()
             if place >= len(self.heap) or self.heap[place][0] > more_than:
                 continue
             ticket = self.heap[place][2]
             places += (2 * place + 1, 2 * place + 2)
+            num_looked += 1
             if not _is_bounded(ticket, kind):
                 num_stale += 1
             elif not math.isnan(ticket.counter):
-                if len(found) == MAX_FITTING:
-                    return None
                 found.append(ticket)
         if num_stale > len(found):
-            self.sweep(kind)
-        return found
+            self._drop(kind, num_looked)
+        return found if len(found) <= MAX_FITTING else None
+
+    def _drop(self, kind: Hashable, count: int) -> None:
+        """Take requests that left from the shortest ones: each goes once, and the others are not looked at."""
+        shortest = [heapq.heappop(self.heap) for _ in range(count)]
+        for entry in shortest:
+            if _is_bounded(entry[2], kind):
+                heapq.heappush(self.heap, entry)
 
     def sweep(self, kind: Hashable) -> None:
         """Drop entries of requests that left."""

@@ -26,6 +26,8 @@ from stratos_gateway.limits.settings import LimitsConfig
 
 _log = logging.getLogger(__name__)
 _MIN_GAP_S = 0.01
+_GIVEN_WAY_TURNS = 4
+"""One that is under way, one that says what is wanted, another gateway's, and the one that brings it."""
 _MAX_BUCKETS = 256
 """Buckets of one call: Redis does nothing else for so long. A turn has as many calls as it needs."""
 HEARTBEAT_S = SILENCE_S / 2
@@ -49,7 +51,9 @@ class Leaser:
         self._clock = clock
         self._buckets: dict[str, LeasedBucket] = {}
         self._wanted = asyncio.Event()
-        self._next_turn = asyncio.Event()
+        self._this_turn, self._next_turn = asyncio.Event(), asyncio.Event()
+        """Set at their ends."""
+        self._this_turn.set()
         self.known = KnownGateways(leases.gateway, clock)
         """Those that share the limits."""
         self._called_at = self._looked_at = self._settles_at = float("-inf")
@@ -74,6 +78,8 @@ class Leaser:
         self._unreported: set[str] = set()
         self._call_at: float | None = None
         """Begin of the call that is under way."""
+        self._call_s = 0.0
+        """What the last call took that was answered."""
         self._open_until = self._found_until = float("inf")
         """When slots in use here may be others', unless a turn comes before; and once this turn has ended."""
         self.has_heard = False
@@ -115,6 +121,11 @@ class Leaser:
         is_open = self._is_unsure or (not self.is_away and self._is_silent(now))
         return max(0.0, known_at - now, self.config.interval_s if is_open else 0.0)
 
+    @property
+    def turns_take_s(self) -> float:
+        """Time in which another gateway gives way, where turns take as long as the last one."""
+        return _GIVEN_WAY_TURNS * (self._call_s + _MIN_GAP_S)
+
     def _is_silent(self, now: float) -> bool:
         """A call is under way for longer than requests wait for one: Redis may have gone."""
         return self._call_at is not None and now - self._call_at >= self.config.wait_s
@@ -148,8 +159,8 @@ class Leaser:
         return self._buckets.setdefault(bucket.name, bucket)
 
     async def turn_soon(self, buckets: Iterable[LeasedBucket], wait_s: float) -> None:
-        """Wait until a turn of the buckets that begins after this call has ended, but not longer than ``wait_s``."""
-        turn = self._next_turn
+        """Have a turn of the buckets begin soon. Wait for its end, or for that of one under way, but at most ``wait_s``."""
+        turn = self._next_turn if self._this_turn.is_set() else self._this_turn
         self._urgent |= {bucket.name: bucket for bucket in buckets}
         self._wanted.set()
         try:
@@ -183,7 +194,7 @@ class Leaser:
 
     async def turn(self) -> None:
         """Report and renew what is due; what requests wait for comes first."""
-        ended, self._next_turn = self._next_turn, asyncio.Event()
+        self._this_turn, self._next_turn = self._next_turn, asyncio.Event()
         self._wanted.clear()
         now, due = self._clock.now(), list(self._urgent.values())
         self._urgent = {}
@@ -195,7 +206,7 @@ class Leaser:
             self._called_at = now
             await self._renew(list(dict.fromkeys(due)))
         self._open_until = self._found_until
-        ended.set()
+        self._this_turn.set()
 
     @property
     def _heartbeat_s(self) -> float:
@@ -246,6 +257,7 @@ class Leaser:
                 return
             finally:
                 self._call_at = None
+            self._call_s = self._clock.now() - now
             self._on_heard(turn)
             self._note_reported(turn.mark, names)
             for bucket, grant in zip(some, turn.grants, strict=True):

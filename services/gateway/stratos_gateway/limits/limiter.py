@@ -155,7 +155,7 @@ class TenantLimiter:
                 await self._leaser.turn_soon([claim.bucket for claim in claims], left_s)
                 if self._spend(claims):
                     return
-        raise self._refusal(claims)
+        raise self._refusal(claims, begin)
 
     def _left_s(self, claims: Sequence[Claim], begin: float) -> float:
         """Seconds for which a request that has waited since ``begin`` waits on; 0 or less for none."""
@@ -163,11 +163,16 @@ class TenantLimiter:
         after_s = max(
             0.0 if claim.bucket.is_stale(now) else claim.bucket.after_s(claim.amount, now) for claim in claims
         )
-        wait_s = FIRST_WAIT_S if any(not claim.bucket.has_lease for claim in claims) else config.wait_s
+        is_first = any(not claim.bucket.has_lease for claim in claims)
+        wait_s = FIRST_WAIT_S if is_first else max(config.wait_s, min(self._leaser.turns_take_s, MOST_WAIT_S))
         most_s = max(wait_s, MOST_WAIT_S) - (now - begin)
         if self._leaser.is_away and begin < self._leaser.shares_at <= now:  # for a share, which begins empty
             return min(most_s, max(after_s, config.interval_s)) if after_s <= most_s else 0.0
-        return 0.0 if after_s else min(max(wait_s - (now - begin), self._leaser.settles_in_s), most_s)
+        if after_s:
+            return 0.0
+        if not is_first and not _is_answered(claims, begin):  # nothing says that the limit is reached
+            return most_s
+        return min(max(wait_s - (now - begin), self._leaser.settles_in_s), most_s)
 
     def _spend(self, claims: Sequence[Claim]) -> bool:
         """Take all of them or none."""
@@ -179,17 +184,18 @@ class TenantLimiter:
             claim.bucket.spend(claim.amount, now)
         return True
 
-    def _refusal(self, claims: Sequence[Claim]) -> StratosError:
+    def _refusal(self, claims: Sequence[Claim], begin: float) -> StratosError:
         """The limit that takes longest; where it is not known whether any is reached none is named."""
         now = self._clock.now()
-        if not self._leaser.is_away and any(not claim.bucket.has_lease for claim in claims):
-            return DependencyDown(
-                "Redis has not said in time what is left of the tenant's limits", after_s=FIRST_WAIT_S
-            )
         short = [claim for claim in claims if not claim.bucket.has(claim.amount, now)] or claims
         after_s, claim = max(
             ((claim.bucket.after_s(claim.amount, now), claim) for claim in short), key=lambda found: found[0]
         )
+        is_first = any(not claim.bucket.has_lease for claim in claims)
+        if not self._leaser.is_away and (is_first or not (after_s or _is_answered(claims, begin))):
+            return DependencyDown(
+                "Redis has not said in time what is left of the tenant's limits", after_s=FIRST_WAIT_S
+            )
         after_s = after_s or self._leaser.config.interval_s
         if claim.bucket.is_semaphore:
             text = f"{claim.limit} sequences of this tenant may run at once, over all its requests"
@@ -216,6 +222,11 @@ class TenantLimiter:
                 f"this request needs {amount} {kind}, and the plan allows {terms.capacity:.0f} at once"
             )
         return Claim(kind, self._leaser.bucket(f"{kind}:{owner}", terms), amount, limit)
+
+
+def _is_answered(claims: Sequence[Claim], begin: float) -> bool:
+    """Whether a turn that began since then has said what is left of each."""
+    return all(claim.bucket.heard_of >= begin for claim in claims)
 
 
 def _is_short(claims: Sequence[Claim]) -> bool:

@@ -17,8 +17,8 @@ SHARED_BYTES = 227 * 1024
 REGISTERS, THREADS = 65536, 128
 OTHER_SHARED_BYTES = {80: 163 * 1024, 89: 99 * 1024, 90: SHARED_BYTES, 120: 99 * 1024}
 """Of one program, by compute capability: A100, L4 and RTX 4090, H100, RTX 5090."""
-NUM_CODES = {"_codes_kernel": 16}
-"""Products of codes: eight kinds of weights, for few rows and many."""
+NUM_CODES = {"_codes_kernel": 16, "_byte_codes_kernel": 4, "_cut_rows_kernel": 2, "_expert_codes_kernel": 6}
+"""Products of codes: eight kinds of weights, two of bytes, three of experts, for few rows and many."""
 PAGES = ("bf16", "fp16", "fp8")
 SPILLED_BYTES = 8
 """Two registers, around the loop: the price of a fourth program on a multiprocessor for decode over fp8 pages."""
@@ -137,4 +137,5 @@ def test_products_of_codes_compile_for_every_gpu(pytestconfig: pytest.Config, ca
     assert Counter(kernel["kernel"] for kernel in found) == NUM_CODES
     assert max(kernel["spilled_bytes"] for kernel in found) <= SPILLED_BYTES
     assert max(kernel["shared"] for kernel in found) <= OTHER_SHARED_BYTES[capability]
-    assert all(kernel["warp_group_products"] > 0 for kernel in found) == (capability == 90)
+    products = [kernel for kernel in found if kernel["kernel"] != "_cut_rows_kernel"]
+    assert all(kernel["warp_group_products"] > 0 for kernel in products) == (capability == 90)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stratos.cli.load.harness import LoadMeasurement
 from stratos.cli.load.measured import LoadResult, MeasuredRequest, TimedAnswer
-from stratos.cli.load.plots.chart import MAX_DOTS, Chart, Series, chart_svg
+from stratos.cli.load.plots.chart import COLOURS, FORMS, MAX_DOTS, WIDTH, Chart, Series, chart_svg
 from stratos.cli.load.plots.page import load_page
 from stratos.cli.load.plots.scale import MAX_TICKS, axis_scale
 from stratos.cli.load.report.slo import LatencyPromise
@@ -39,6 +39,17 @@ def measurement(arrivals: str, *ttfts_s: float, failure: str = "") -> LoadMeasur
     result = LoadResult(requests=found, duration_s=1.0)
     report = load_report(result, LatencyPromise(ttft_ms=400))
     return LoadMeasurement(arrivals=arrivals, result=result, report=report, conditions={"model_id": "<m>"})
+
+
+@pytest.mark.parametrize("is_line", [False, True])
+def test_series_of_one_colour_differ_in_form(is_line: bool) -> None:
+    count = len(COLOURS) * len(FORMS)
+    root = chart(*(Series(name=f"s{number}", points=[(1, 1)], is_line=is_line) for number in range(count)))
+    drawn = root.findall(f"{SVG}polyline")
+    if not is_line:  # marks of the legend stand to their left
+        drawn = [dot for dot in root.findall(f"{SVG}circle") if float(dot.get("cx", 0)) > WIDTH - 100]
+    looks = [tuple(sorted((k, v) for k, v in one.attrib.items() if k not in ("cx", "cy", "points"))) for one in drawn]
+    assert len(looks) == len(set(looks)) == count
 
 
 @given(values=st.lists(st.floats(0, 1e6), max_size=5), is_log=st.booleans())

@@ -62,6 +62,14 @@ def scores(folder: Path, adapter: Path) -> list[Tensor]:
     return [torch.tensor([top[token] for token in range(97)]) for top in tops]
 
 
+def test_groups_of_128_inputs_are_served_as_their_floats(tmp_path: Path) -> None:
+    codes, floats = save_both(tmp_path, "compressed-int4-g128")
+    model = save_tiny(tmp_path / "tiny", **shape_of("compressed-int4-g128"))
+    save_adapter(tmp_path / "adapter", model, rank=3, targets=["q_proj", "down_proj"], seed=1)
+    pairs = zip(scores(codes, tmp_path / "adapter"), scores(floats, tmp_path / "adapter"), strict=True)
+    assert all(float((ours - expected).abs().max()) < 1e-3 for ours, expected in pairs)
+
+
 @pytest.mark.parametrize("name", ["compressed-w8a8", "compressed-int4"])
 def test_embeddings_and_scores_of_a_prompt_are_those_of_the_floats(tmp_path: Path, name: str) -> None:
     codes, floats = (embedded_and_scored(path) for path in save_both(tmp_path, name))

@@ -244,8 +244,8 @@ def test_greedy_takes_the_lowest_of_equal_tokens_and_names_bad_rows(name: str, v
     logits[4, 0] = float("inf")
     logits[5, vocab // 3] = -float("inf")
     tokens, is_finite = NativeOps(native_library(name), torch.bfloat16).greedy(logits)
-    assert is_finite.tolist() == [True, True, True, False, False, False, True]
-    assert tokens[is_finite].tolist() == logits[is_finite].argmax(1).tolist()
+    assert is_finite == [True, True, True, False, False, False, True]
+    assert [tokens[row] for row in (0, 1, 2, 6)] == logits[is_finite].argmax(1).tolist()
     assert tokens[1] == 0
 
 

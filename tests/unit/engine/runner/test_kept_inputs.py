@@ -127,7 +127,7 @@ def history(folder: Path, name: str, seed: int, *, is_kept: bool, streams: Any =
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_they_equal_fresh_ones_and_give_the_same_tokens(folder: Path, case: Any, seed: int) -> None:
     name, options = case
     options, streams = dict(options), None

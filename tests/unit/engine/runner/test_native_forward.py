@@ -20,7 +20,8 @@ from tests.support.reference.native_kernels import NATIVE_SETS
 from tests.support.reference.tiny_models import FAMILIES, SHAPES, save_tiny
 from tests.support.worlds.plan_driver import Driver, load_runner
 
-DENSE = {name: case for name, case in FAMILIES.items() if case[0] not in ("Mixtral", "Qwen3Moe", "GptOss")}
+EXPERTS = ("Mixtral", "Qwen2Moe", "Qwen3Moe", "Glm4Moe", "GptOss")
+DENSE = {name: case for name, case in FAMILIES.items() if case[0] not in EXPERTS}
 DENSE |= {name: ("Llama", changes) for name, changes in SHAPES.items()}
 DTYPES = ("float32", "bfloat16", "float16")
 CASES = thinned(
@@ -28,7 +29,8 @@ CASES = thinned(
 )
 """By default each family in one type, and each type with a third of them."""
 PROMPTS = [[(i * 37 + 11 * k) % 97 for i in range(length)] for k, length in enumerate((41, 1, 16, 30))]
-MAX_HANDOFFS = 20
+NUM_HANDOFFS = 2
+"""Of a step whose batch is that of the step before: the forward pass, and the best tokens."""
 pytestmark = pytest.mark.skipif(not NATIVE_SETS, reason="written for AVX2 and AVX-512")
 
 
@@ -92,8 +94,8 @@ def handoffs_of_a_decode_step(path: Path, monkeypatch: pytest.MonkeyPatch, **set
     return counter.count
 
 
-def test_a_decode_step_gives_the_lock_away_a_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decode_step_gives_the_lock_away_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_tiny(tmp_path, num_hidden_layers=8)
     both(tmp_path, "float32")
-    assert handoffs_of_a_decode_step(tmp_path, monkeypatch) <= MAX_HANDOFFS
-    assert handoffs_of_a_decode_step(tmp_path, monkeypatch, whole_step=False) > 5 * MAX_HANDOFFS
+    assert handoffs_of_a_decode_step(tmp_path, monkeypatch) == NUM_HANDOFFS
+    assert handoffs_of_a_decode_step(tmp_path, monkeypatch, whole_step=False) > 50 * NUM_HANDOFFS

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from tests.support.reference.triton_interpreter import DEVICE
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWeight
-from stratos.engine.checkpoint.weight_schemes import NF4, LinearScheme
+from stratos.engine.checkpoint.weight_schemes import BYTE_ROWS, NF4, OUTLIER, LinearScheme
 from stratos.engine.layers.triton_linear import TritonCodes, TritonCodesFactory
+from stratos.engine.triton_kernels.codes.byte_products import byte_codes_linear, cut_rows
 from stratos.engine.triton_kernels.codes.packing import packed
 from stratos.engine.triton_kernels.codes.products import FEW_ROWS, MANY_ROWS, codes_linear
 from tests.support.reference.made_codes import FOUR_BITS, NAN, made_codes
@@ -100,3 +101,52 @@ def test_blocks_of_gguf_files_have_no_product() -> None:
     weight = NestedWeight(scheme=LinearScheme.Q4_K, codes=empty, parts=empty, wholes=torch.empty(1, 1, 2))
     with pytest.raises(InvalidCheckpoint, match="q4-k have no product on a GPU"):
         packed(weight, ON, torch.bfloat16)
+
+
+def spread_rows(rows: int, inputs: int) -> torch.Tensor:
+    """Rows of which some have outliers, one nothing but zeros and one a NaN."""
+    torch.manual_seed(rows)
+    x = torch.randn(rows, inputs, device=DEVICE)
+    x[::3, 5::50] *= 20
+    x[1], x[2, 7] = 0, float("nan")
+    return x
+
+
+@pytest.mark.parametrize("scheme", BYTE_ROWS, ids=str)
+def test_products_of_bytes_are_exact_sums_and_outliers_as_they_are(scheme: LinearScheme) -> None:
+    """Against integers of 64 bits; inputs fill no step."""
+    weight, has_outliers = made_codes(scheme, 70, 301), scheme == LinearScheme.LLM_INT8
+    assert isinstance(weight, QuantisedWeight)
+    x, bias = spread_rows(MANY_ROWS + 3, 301), torch.randn(70, device=DEVICE)
+    codes = weight.codes.view(torch.int8).to(ON)
+    is_outlier = (x.abs() >= OUTLIER) & has_outliers
+    small = x.masked_fill(is_outlier, 0)
+    largest = small.abs().amax(-1, keepdim=True)
+    cut = torch.nan_to_num(small * (torch.full_like(largest, 127) / largest)).round()
+    sums = (cut.long() @ codes.long().T).float() * (largest / torch.full_like(largest, 127))
+    expected = (sums + torch.where(is_outlier, x, 0.0) @ codes.float().T) * weight.factors.T.to(ON) + bias
+    got = byte_codes_linear(x, packed(weight, ON, x.dtype), bias, is_exact=False)
+    assert bool(got[2].isnan().all())
+    assert torch.equal(got[1], bias)
+    others = [row for row in range(len(x)) if row != 2]
+    assert torch.allclose(got[others], expected[others], atol=1e-4, rtol=1e-5)
+    row_codes, _ = cut_rows(x, has_outliers=has_outliers)
+    assert torch.equal(row_codes[others].float(), cut[others])
+
+
+@pytest.mark.parametrize("scheme", BYTE_ROWS, ids=str)
+def test_a_row_of_bytes_has_the_same_bits_in_any_batch(scheme: LinearScheme) -> None:
+    weight, x = packed(made_codes(scheme, 65, 384), ON, torch.float32), spread_rows(MANY_ROWS + 6, 384)[3:]
+    whole = byte_codes_linear(x, weight, None, is_exact=True)
+    for begin, end in ((0, 1), (31, 34), (7, 50)):
+        assert torch.equal(byte_codes_linear(x[begin:end], weight, None, is_exact=True), whole[begin:end])
+
+
+def test_sums_of_bytes_need_32_bits() -> None:
+    """127 * 127 * 4096 is above 2^24 of float32 and 2^15 of short integers."""
+    weight = QuantisedWeight(
+        scheme=LinearScheme.INT8_ROWS, codes=torch.full((1, 4096), 127, dtype=torch.uint8), scales=torch.ones(1, 1)
+    )
+    x = torch.full((1, 4096), 127.0, device=DEVICE)
+    got = byte_codes_linear(x, packed(weight, ON, x.dtype), None, is_exact=False)
+    assert got.item() == float(torch.tensor(127 * 127 * 4096, dtype=torch.float32))

@@ -11,6 +11,8 @@ from stratos.cli.load.plots.scale import AxisScale, axis_scale, tick_text
 WIDTH, HEIGHT = 640, 320
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 30, 44
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f")
+FORMS = ((1.6, True, ""), (2.4, False, ' stroke-dasharray="6 3"'), (3.2, True, ' stroke-dasharray="2 2"'))
+"""How series of one colour differ: radius of their dots, whether these are filled, and dashes of their lines."""
 MAX_DOTS = 4000
 """Dots of a series; of more an even sample is drawn."""
 Points = Sequence[tuple[float, float]]
@@ -53,20 +55,39 @@ def chart_svg(chart: Chart) -> str:
         f'<text transform="translate(12 {HEIGHT / 2}) rotate(-90)" text-anchor="middle">{escape(chart.y_label)}</text>',
     ]
     for number, series in enumerate(chart.series):
-        colour = COLOURS[number % len(COLOURS)]
-        parts += _drawn(series, colour, x_axis, y_axis)
-        parts.append(f'<rect x="{WIDTH - 150}" y="{TOP + 14 * number}" width="8" height="8" fill="{colour}"/>')
+        parts += _drawn(series, number, x_axis, y_axis)
+        parts.append(_legend_mark(series, number))
         parts.append(_text(WIDTH - 138, TOP + 8 + 14 * number, series.name))
     return "\n".join([*parts, "</svg>"])
 
 
-def _drawn(series: Series, colour: str, x_axis: AxisScale, y_axis: AxisScale) -> list[str]:
+def _form(number: int) -> tuple[str, float, bool, str]:
+    """Colour of a series, and its form."""
+    radius, is_filled, dashes = FORMS[number // len(COLOURS) % len(FORMS)]
+    return COLOURS[number % len(COLOURS)], radius, is_filled, dashes
+
+
+def _legend_mark(series: Series, number: int) -> str:
+    colour, radius, is_filled, dashes = _form(number)
+    x, y = WIDTH - 150, TOP + 14 * number
+    if series.is_line and dashes:
+        return f'<line x1="{x - 6}" y1="{y + 4}" x2="{x + 8}" y2="{y + 4}" stroke="{colour}" stroke-width="2"{dashes}/>'
+    if not is_filled:
+        return f'<circle cx="{x + 4}" cy="{y + 4}" r="3.5" fill="none" stroke="{colour}"/>'
+    if radius > FORMS[0][0]:
+        return f'<circle cx="{x + 4}" cy="{y + 4}" r="{radius + 1}" fill="{colour}"/>'
+    return f'<rect x="{x}" y="{y}" width="8" height="8" fill="{colour}"/>'
+
+
+def _drawn(series: Series, number: int, x_axis: AxisScale, y_axis: AxisScale) -> list[str]:
+    colour, radius, is_filled, dashes = _form(number)
     every = 1 if series.is_line else -(-len(series.points) // MAX_DOTS)
     places = [(x_axis.at(x), y_axis.at(y)) for x, y in series.points[:: max(1, every)]]
     if series.is_line:
         joined = " ".join(f"{x},{y}" for x, y in places)
-        return [f'<polyline points="{joined}" fill="none" stroke="{colour}" stroke-width="1.5"/>']
-    return [f'<circle cx="{x}" cy="{y}" r="1.6" fill="{colour}" fill-opacity="0.6"/>' for x, y in places]
+        return [f'<polyline points="{joined}" fill="none" stroke="{colour}" stroke-width="1.5"{dashes}/>']
+    look = f'fill="{colour}" fill-opacity="0.6"' if is_filled else f'fill="none" stroke="{colour}"'
+    return [f'<circle cx="{x}" cy="{y}" r="{radius}" {look}/>' for x, y in places]
 
 
 def _x_ticks(axis: AxisScale) -> list[str]:

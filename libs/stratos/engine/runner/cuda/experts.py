@@ -6,15 +6,17 @@ Nothing asks the host, and every shape follows from the number of tokens: so a s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from stratos.engine.layers.linear import PlainLinear
+from stratos.engine.layers.linear import Linear, PlainLinear
 from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.moe import MixtureOfExperts
+from stratos.engine.layers.triton_linear import TritonCodes
 from stratos.engine.models.decoder import Decoder
+from stratos.engine.triton_kernels.codes.experts import ExpertCodes, expert_codes_linear
 from stratos.engine.triton_kernels.experts import experts_linear, least_pairs_of_many
 
 ALIGNMENT_BYTES = 16
@@ -25,24 +27,18 @@ class GroupedExperts:
     """Gate/up and down products of all experts; keeps addresses, the experts keep the weights."""
 
     def __init__(self, experts: Sequence[GatedMlp]) -> None:
-        gate_up, down = ([_weight(getattr(expert, name)) for expert in experts] for name in ("gate_up", "down"))
         self._experts = tuple(experts)
-        self._ops, self._gate, device = experts[0].ops, experts[0].gate, gate_up[0].device
-        self._num_inner2, self._num_hidden = gate_up[0].shape[0], down[0].shape[0]
-        self._gate_up, self._down = (_addresses(weights, device) for weights in (gate_up, down))
+        self._ops, self._gate = experts[0].ops, experts[0].gate
+        self._gate_up = _grouped([expert.gate_up for expert in experts])
+        self._down = _grouped([expert.down for expert in experts])
+        device = self._gate_up.addresses.device
         self._bounds = torch.arange(len(experts) + 1, dtype=torch.int64, device=device)
 
     @staticmethod
     def can_take(experts: Sequence[GatedMlp]) -> bool:
-        """Plain weights without a bias, at addresses that the kernel can load from."""
-        linears = [linear for expert in experts for linear in (expert.gate_up, expert.down)]
-        return all(
-            isinstance(linear, PlainLinear)
-            and linear.bias is None
-            and linear.weight.is_contiguous()
-            and linear.weight.data_ptr() % ALIGNMENT_BYTES == 0
-            for linear in linears
-        )
+        """Plain weights, or codes of one scheme, without a bias, at addresses that the kernels can load from."""
+        products = [[getattr(expert, name) for expert in experts] for name in ("gate_up", "down")]
+        return all(all(map(_is_plain, linears)) or _are_codes_of_one_kind(linears) for linears in products)
 
     def __call__(self, x: Tensor, pairs: Tensor, order: Tensor, num_chosen: int) -> Tensor:
         """Results of all pairs of a token and an expert.
@@ -57,17 +53,51 @@ class GroupedExperts:
             [pairs, hidden] in the order of ``order``.
         """
         begins = torch.searchsorted(pairs.index_select(0, order), self._bounds)
-        inner = experts_linear(x.contiguous(), self._gate_up, begins, self._num_inner2, order, num_chosen)
-        return experts_linear(self._ops.gated(inner, self._gate).contiguous(), self._down, begins, self._num_hidden)
+        inner = _product(x.contiguous(), self._gate_up, begins, order, num_chosen)
+        return _product(self._ops.gated(inner, self._gate).contiguous(), self._down, begins)
 
 
-def _addresses(weights: list[Tensor], device: torch.device) -> Tensor:
-    return torch.tensor([weight.data_ptr() for weight in weights], dtype=torch.int64).to(device)
+@dataclass(frozen=True, slots=True)
+class ExpertFloats:
+    """Where the weights of one layer's experts lie."""
+
+    addresses: Tensor
+    """int64 [experts]."""
+    num_out: int
 
 
-def _weight(linear: object) -> Tensor:
-    assert isinstance(linear, PlainLinear)
-    return linear.weight
+def _grouped(linears: Sequence[Linear]) -> ExpertFloats | ExpertCodes:
+    if codes := [linear.weight for linear in linears if isinstance(linear, TritonCodes)]:
+        return ExpertCodes.of(codes)
+    weights = [linear.weight for linear in linears if isinstance(linear, PlainLinear)]
+    addresses = torch.tensor([weight.data_ptr() for weight in weights], dtype=torch.int64)
+    return ExpertFloats(addresses.to(weights[0].device), weights[0].shape[0])
+
+
+def _product(
+    x: Tensor, experts: ExpertFloats | ExpertCodes, begins: Tensor, order: Tensor | None = None, num_chosen: int = 0
+) -> Tensor:
+    if isinstance(experts, ExpertCodes):
+        return expert_codes_linear(x, experts, begins, order, num_chosen)
+    return experts_linear(x, experts.addresses, begins, experts.num_out, order, num_chosen)
+
+
+def _is_plain(linear: object) -> bool:
+    return isinstance(linear, PlainLinear) and linear.bias is None and _is_loadable(linear.weight)
+
+
+def _are_codes_of_one_kind(linears: Sequence[Linear]) -> bool:
+    codes = [linear for linear in linears if isinstance(linear, TritonCodes) and linear.bias is None]
+    parts = [part for layer in codes for part in (layer.weight.codes, layer.weight.scales, layer.weight.parts)]
+    return (
+        len(codes) == len(linears)
+        and len({layer.variant for layer in codes}) == 1
+        and all(part is None or _is_loadable(part) for part in parts)
+    )
+
+
+def _is_loadable(weight: Tensor) -> bool:
+    return weight.is_contiguous() and weight.data_ptr() % ALIGNMENT_BYTES == 0
 
 
 def group_experts(decoder: Decoder) -> None:

@@ -56,7 +56,7 @@ def warm_up_products(decoder: Decoder) -> None:
 
 def _codes_of(decoder: Decoder) -> Iterator[TritonCodes]:
     mlps = [layer.mlp for layer in decoder.layers if isinstance(layer.mlp, MixtureOfExperts)]
-    experts = [linear for mlp in mlps for expert in mlp.experts for linear in (expert.gate_up, expert.down)]
+    experts = [linear for mlp in mlps for expert in mlp.all_mlps for linear in (expert.gate_up, expert.down)]
     for linear in (*decoder.linears(), *experts):
         product = linear.product if isinstance(linear, ReorderedLinear) else linear
         if isinstance(product, TritonCodes):

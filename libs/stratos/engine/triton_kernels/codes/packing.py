@@ -14,10 +14,10 @@ from torch import Tensor
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWeight
-from stratos.engine.checkpoint.weight_schemes import EXPONENT_BIAS, NF4, LinearScheme
+from stratos.engine.checkpoint.weight_schemes import BYTE_ROWS, EXPONENT_BIAS, NF4, LinearScheme
 
 FOUR_BITS = (LinearScheme.INT4, LinearScheme.MXFP4, LinearScheme.NF4, LinearScheme.NVFP4)
-SCHEMES = (*FOUR_BITS, LinearScheme.INT8, LinearScheme.FP8)
+SCHEMES = (*FOUR_BITS, LinearScheme.INT8, LinearScheme.FP8, *BYTE_ROWS)
 """Schemes that have a product."""
 
 

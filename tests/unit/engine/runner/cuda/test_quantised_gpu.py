@@ -27,8 +27,7 @@ from tests.support.worlds.plan_driver import FULL, Driver
 PROMPT = [(i * 29 + 3) % 97 for i in range(18)]
 ONE_LAYER: dict[str, Any] = {"num_hidden_layers": 1}
 SETTINGS = {"block_size": 4, "kv_pool_bytes": 1 << 20, "num_threads": 1, "max_graph_batch": 8, "dtype": "float32"}
-WEIGHT_ONLY = tuple(name for name in CONFIGS if name not in CUTS_ACTIVATIONS)
-ORDINARY = ("compressed-int4", "gptq-order", "awq", "fp8-block", "compressed-nvfp4")
+ORDINARY = ("compressed-int4", "compressed-w8a8", "llm-int8", "gptq-order", "awq", "fp8-block", "compressed-nvfp4")
 
 
 @pytest.fixture(autouse=True)
@@ -55,18 +54,20 @@ def logprobs(runner: TorchRunner, chunk: int = len(PROMPT), beside: int = 0) -> 
     return torch.tensor([tops[token] for token in range(97)])
 
 
-@pytest.mark.parametrize("name", thinned(((name,) for name in WEIGHT_ONLY), ((name,) for name in ORDINARY)))
+@pytest.mark.parametrize("name", thinned(((name,) for name in CONFIGS), ((name,) for name in ORDINARY)))
 def test_a_checkpoint_answers_as_the_floats_that_it_stands_for(tmp_path: Path, name: str) -> None:
     floats = save_quantised(tmp_path / "codes", name, **ONE_LAYER)
     save_floats(tmp_path / "floats", floats, name, **ONE_LAYER)
     runner = on_gpu(tmp_path / "codes")
     assert "triton-" + runner.info.quantization + ".r" in runner.info.identity.numerics_id
     plain = runner_config(model_path=tmp_path / "floats", native_kernels=False, exact=False, **SETTINGS)
-    assert float((logprobs(runner) - logprobs(TorchRunner.load(plain))).abs().max()) < 1e-4
+    limit = 0.6 if name in CUTS_ACTIVATIONS else 1e-4
+    assert float((logprobs(runner) - logprobs(TorchRunner.load(plain))).abs().max()) < limit
 
 
-def test_in_exact_mode_bits_depend_on_neither_batch_nor_chunk(tmp_path: Path) -> None:
-    save_quantised(tmp_path, "compressed-int4", **ONE_LAYER)
+@pytest.mark.parametrize("name", ["compressed-int4", "llm-int8"])
+def test_in_exact_mode_bits_depend_on_neither_batch_nor_chunk(tmp_path: Path, name: str) -> None:
+    save_quantised(tmp_path, name, **ONE_LAYER)
     runner = on_gpu(tmp_path, exact_kernels=True)
     assert runner.info.identity.numerics_id.endswith("+exact")
     whole = logprobs(runner)

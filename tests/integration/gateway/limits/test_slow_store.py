@@ -1,0 +1,50 @@
+"""A Redis that answers late: it refuses nothing that the plan allows, and lets nothing through beyond it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from stratos.common.errors import StratosError
+from tests.support.limits.cases import KNOWN_LATE_S
+from tests.support.limits.gateways import LimitedGateways, OpenRequest, cost_of, make_tenant
+from tests.support.virtual_loop import run_virtual
+
+LIMIT, CLIENTS, SECONDS = 40, 24, 12.0
+
+
+async def closed_loop(url: str, num_gateways: int, latency_s: float) -> tuple[int, list[StratosError], list[str]]:
+    """So many clients with pauses: the tenant never has more sequences at once than clients."""
+    platform, refused, draw = LimitedGateways(url, num_gateways), list[StratosError](), random.Random(7)
+    platform.book.known_late_s = KNOWN_LATE_S[num_gateways > 1]
+    tenant, num_done = make_tenant(max_sequences=LIMIT), 0
+
+    async def client() -> None:
+        nonlocal num_done
+        while platform.clock.now() - begin < SECONDS:
+            await asyncio.sleep(draw.choice((0.0, draw.uniform(0, 3.0))))
+            found = await draw.choice(platform.gateways).take(tenant, cost_of())
+            if not isinstance(found, OpenRequest):
+                refused.append(found)
+                continue
+            await asyncio.sleep(draw.uniform(0.1, 1.5))
+            found.gateway.settle(found, 1)
+            num_done += 1
+
+    await asyncio.sleep(3.0)
+    platform.server.latency_s, begin = latency_s, platform.clock.now()
+    await asyncio.gather(*(client() for _ in range(CLIENTS)))
+    problems = platform.book.problems(is_exact=False)
+    platform.close()
+    return num_done, refused, problems
+
+
+@pytest.mark.parametrize("latency_s", [0.05, 0.24, 0.3, 0.45])
+@pytest.mark.parametrize("num_gateways", [1, 2, 3])
+def test_no_slot_of_those_that_are_free_is_refused(redis_url: str, num_gateways: int, latency_s: float) -> None:
+    num_done, refused, problems = run_virtual(closed_loop(redis_url, num_gateways, latency_s))
+    assert refused == []
+    assert problems == []
+    assert num_done > 2 * CLIENTS
