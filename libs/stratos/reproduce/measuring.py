@@ -53,6 +53,7 @@ def _document(
         "name": row.name,
         "title": row.title,
         "form": str(conditions.form),
+        "bound_minutes": row.full_minutes if conditions.form is RowForm.FULL else None,
         "seed": conditions.seed,
         "threads": conditions.threads,
         "command": command_of(row, conditions),

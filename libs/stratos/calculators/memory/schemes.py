@@ -25,7 +25,7 @@ class WeightScheme:
 
     @property
     def head_bytes(self) -> int:
-        """Of an element of the output layer."""
+        """Bytes of an element of the output layer."""
         return 1 if self.codes_head else ELEMENT_BYTES[self.compute]
 
 

@@ -57,8 +57,9 @@ def origin_text(document: Mapping[str, Any]) -> str:
         else "so nothing measured here is comparable"
     )
     loaded = f"; others took {run['foreign_share']:.0%} of the machine, {effect}"
+    bound = f" (at most {document['bound_minutes']:g} minutes)" if document.get("bound_minutes") else ""
     return (
-        f"{document['form']} form, seed {document['seed']}, {threads} thread{'s' * (threads != 1)}, "
+        f"{document['form']} form{bound}, seed {document['seed']}, {threads} thread{'s' * (threads != 1)}, "
         f"{run['duration_s']} s on {environment['cores']} cores of {environment['cpu'] or 'an unknown processor'}, "
         f"{environment['utc'] + ', ' if 'utc' in environment else ''}"
         f"commit {environment['commit'] or 'unknown'}{loaded if run['loaded'] and is_measured(document) else ''}"

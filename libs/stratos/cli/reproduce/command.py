@@ -15,8 +15,12 @@ def reproduce(
     rows: Annotated[
         list[str] | None, typer.Argument(help="Rows to measure, again if the report has them; default: all it lacks.")
     ] = None,
-    show_list: Annotated[bool, typer.Option("--list", help="Name all rows, and run nothing.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="All of every row: up to an hour and a half.")] = False,
+    show_list: Annotated[
+        bool, typer.Option("--list", help="Name all rows with the bounds of their full forms, and run nothing.")
+    ] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="All of every row, each within its bound: at most 90 minutes.")
+    ] = False,
     smoke: Annotated[bool, typer.Option("--smoke", help="A little of every row: whether the code runs.")] = False,
     gpu: Annotated[
         bool, typer.Option("--gpu", help="Measure the rows of a GPU here; else they are of a committed report.")
@@ -32,7 +36,7 @@ def reproduce(
     from stratos.cli.local.preflight import find_shipped_model
     from stratos.cli.reproduce.documents import ReportFile
     from stratos.cli.reproduce.report import HTML_NAME, JSON_NAME, write_pages
-    from stratos.cli.reproduce.running import measure_in_process, run_rows
+    from stratos.cli.reproduce.running import measure_in_process, measure_within_bound, run_rows
     from stratos.common.errors import BadRequest
     from stratos.reproduce.catalogue import ROWS, find_row
     from stratos.reproduce.gpu_checks import committed_checks
@@ -41,7 +45,8 @@ def reproduce(
     from stratos.reproduce.record.conditions import RowConditions, RowForm
 
     if show_list:
-        typer.echo("\n".join(f"{row.name:22}{row.title}{' (GPU)' if row.needs_gpu else ''}" for row in ROWS))
+        lines = (f"{one.name:22}{one.full_minutes:4g} min  {one.title}{' (GPU)' * one.needs_gpu}" for one in ROWS)
+        typer.echo("\n".join(lines))
         return
     with explained_errors():
         if full and smoke:
@@ -67,7 +72,7 @@ def reproduce(
                 commit=None if keep else read_commit(),
                 again=bool(chosen),
                 of_gpus=None if gpu else {row.name: gpu_document(row, check) for row, check in checks.items()},
-                measure=measure_in_process,
+                measure=measure_in_process if chosen else measure_within_bound,
                 say=lambda text: typer.echo(text, err=True),
             )
         finally:  # also after Ctrl-C: the next call goes on where this one ended

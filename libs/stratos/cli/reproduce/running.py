@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,8 +14,10 @@ from typing import Any
 
 from stratos.cli.reproduce.documents import ReportFile
 from stratos.reproduce.catalogue import ReproducedRow
-from stratos.reproduce.record.conditions import RowConditions
+from stratos.reproduce.record.conditions import RowConditions, RowForm
 
+STOP_S = 30.0
+"""Seconds in which a row that was told to stop ends what it started."""
 MeasureRow = Callable[[ReproducedRow, RowConditions], Mapping[str, Any] | None]
 """``None`` where the row broke; its own words are on stderr."""
 
@@ -71,6 +74,15 @@ def _put_committed(report: ReportFile, document: Mapping[str, Any] | None) -> st
 
 def measure_in_process(row: ReproducedRow, conditions: RowConditions) -> Mapping[str, Any] | None:
     """Run ``python -m stratos.reproduce`` for the row; ``None`` if it broke."""
+    return _measured(row, conditions, None)
+
+
+def measure_within_bound(row: ReproducedRow, conditions: RowConditions) -> Mapping[str, Any] | None:
+    """The same; in the full form the row is stopped at its own bound, so that a report keeps the sum of them."""
+    return _measured(row, conditions, 60 * row.full_minutes if conditions.form is RowForm.FULL else None)
+
+
+def _measured(row: ReproducedRow, conditions: RowConditions, bound_s: float | None) -> Mapping[str, Any] | None:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "row.json")
         command = [
@@ -79,8 +91,22 @@ def measure_in_process(row: ReproducedRow, conditions: RowConditions) -> Mapping
             "--folder", str(conditions.folder), "--out", str(out),
         ]  # fmt: skip
         environment = {**os.environ, "OMP_NUM_THREADS": str(conditions.threads)}
-        done = subprocess.run(command, env=environment, check=False)
-        if done.returncode or not out.is_file():
+        if _exit_code(command, environment, bound_s) or not out.is_file():
             return None
         found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
         return found
+
+
+def _exit_code(command: list[str], environment: Mapping[str, str], bound_s: float | None) -> int:
+    """Exit code of the process, which is stopped at the bound as by Ctrl-C: what it started ends with it."""
+    with subprocess.Popen(command, env=environment) as process:
+        try:
+            return process.wait(bound_s)
+        except subprocess.TimeoutExpired:
+            sys.stderr.write(f"stopped after {bound_s:g} s, its bound; named alone, a row has none\n")
+            process.send_signal(signal.SIGINT)
+        try:
+            return process.wait(STOP_S) or 1
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return 1

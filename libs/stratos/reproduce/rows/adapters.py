@@ -53,9 +53,7 @@ class AdapterFigures:
 
 def measure(conditions: RowConditions) -> RowResult:
     """Bytes of the shipped adapters, and all loads."""
-    num_registered, num_rounds, num_tokens = conditions.sized(
-        smoke=(40, 2, 6), short=(1000, 6, 48), full=(1000, 12, 48)
-    )
+    num_registered, num_rounds, num_tokens = conditions.sized(smoke=(40, 2, 6), short=(1000, 6, 48), full=(1000, 6, 48))
     model = load_model(conditions, max_resident_adapters=SLOTS)
     registered = list(_registered(conditions, num_registered))
     shipped = [read_adapter_files(path) for path in sorted((conditions.model.parent / "adapters").iterdir())]

@@ -81,7 +81,7 @@ class QueueFigures:
 
 def measure(conditions: RowConditions) -> RowResult:
     """All arms: first the queue, then the arrivals."""
-    num_requests, part = conditions.sized(smoke=(6, 16), short=(32, 1), full=(96, 1))
+    num_requests, part = conditions.sized(smoke=(6, 16), short=(32, 1), full=(32, 1))
     model = load_model(conditions, max_model_len=CONTEXT, kv_pool_bytes=_pool_bytes(conditions))
     copy_rate = _copy_bytes_per_s()
     asks = _asks(num_requests, part, conditions.seed)

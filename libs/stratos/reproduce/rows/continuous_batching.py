@@ -65,7 +65,7 @@ OTHER_THREE = UnequalBatch(name="100, 500, 50", outputs=(100, 500, 50))
 
 def measure(conditions: RowConditions) -> RowResult:
     """Every batch, alone and repeated, in the simulator and on the engine."""
-    counts = conditions.sized(smoke=(1, 2), short=(1, 2, 4, 8, 16), full=(1, 2, 4, 8, 16, 32, 64))
+    counts = conditions.sized(smoke=(1, 2), short=(1, 2, 4, 8, 16), full=(1, 2, 4, 8, 16, 32))
     log_normal = UnequalBatch(
         name="8 log-normal",
         outputs=tuple(log_normal_lengths(8, 0.8, Random(conditions.seed), most=CONTEXT_TOKENS - PROMPT_TOKENS)),
@@ -122,7 +122,7 @@ def _simulated(batch: UnequalBatch, num_batches: int) -> dict[str, DrivenRun]:
 
 def _on_engine(model: LoadedModel, conditions: RowConditions) -> list[tuple[str | int | float, ...]]:
     """The first batch, with outputs scaled down where seconds count."""
-    share, count = conditions.sized(smoke=(0.1, 2), short=(1.0, 6), full=(1.0, 16))
+    share, count = conditions.sized(smoke=(0.1, 2), short=(1.0, 6), full=(1.0, 8))
     batch = UnequalBatch(name=SEVEN_AND_ONE.name, outputs=tuple(int(n * share) for n in SEVEN_AND_ONE.outputs))
     return [
         _compared(batch, each, _run_engine(model, batch, each, conditions.seed)) for each in dict.fromkeys((count, 1))

@@ -83,8 +83,8 @@ class OpenLoop:
 def measure(conditions: RowConditions) -> RowResult:
     """Both batchings under every load, simulated and on this machine."""
     part = conditions.sized(smoke=20, short=1, full=1)
-    num_simulated = conditions.sized(smoke=40, short=160, full=1500)
-    num_measured = conditions.sized(smoke=8, short=48, full=100)
+    num_simulated = conditions.sized(smoke=40, short=160, full=600)
+    num_measured = conditions.sized(smoke=8, short=48, full=48)
     model = load_model(conditions)
     simulated = OpenLoop(
         run=lambda scheduler, asks: run_virtual(VirtualEngine(scheduler=scheduler, costs=StepCosts()), asks),

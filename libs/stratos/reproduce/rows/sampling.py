@@ -35,7 +35,7 @@ def measure(conditions: RowConditions) -> RowResult:
     """Every arm with every vocabulary and batch."""
     vocabularies = conditions.sized(smoke=(SMALL,), short=(SMALL, LARGE), full=(SMALL, LARGE))
     batches = conditions.sized(smoke=(1, 4), short=(1, 4, 16, 64), full=(1, 2, 4, 8, 16, 32, 64))
-    repeats = conditions.sized(smoke=1, short=2, full=9)
+    repeats = conditions.sized(smoke=1, short=2, full=5)
     times_ms: dict[tuple[int, int, str], float] = {}
     rows, num_different = [], 0
     for vocabulary in vocabularies:

@@ -24,9 +24,9 @@ from stratos.reproduce.record.conditions import RowConditions, RowForm
 from stratos.reproduce.record.result import ResultPlot, ResultTable, RowResult
 
 ROWS = (
-    ReproducedRow(name="first", module="first", title="First & foremost"),
-    ReproducedRow(name="second", module="second", title="Second"),
-    ReproducedRow(name="on-gpu", module="on_gpu", sections=("decode",), title="On a GPU"),
+    ReproducedRow(name="first", module="first", full_minutes=0.01, title="First & foremost"),
+    ReproducedRow(name="second", module="second", full_minutes=1, title="Second"),
+    ReproducedRow(name="on-gpu", module="on_gpu", full_minutes=1, sections=("decode",), title="On a GPU"),
 )
 RESULT = RowResult(
     answers=[

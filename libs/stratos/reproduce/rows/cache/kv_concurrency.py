@@ -49,7 +49,7 @@ def measure(conditions: RowConditions) -> RowResult:
     """Every width, with 50 requests and with a long queue."""
     sigmas = conditions.sized(smoke=(0.6,), short=SIGMAS, full=SIGMAS)
     part = conditions.sized(smoke=8, short=1, full=1)  # of all lengths, and its square of the pool
-    queue = conditions.sized(smoke=40, short=200, full=1000)
+    queue = conditions.sized(smoke=40, short=200, full=600)
     counts = conditions.sized(smoke=(queue,), short=(50, queue), full=(50, queue))
     found = {
         (count, sigma, name): _simulated(count, sigma, name, part, conditions.seed)

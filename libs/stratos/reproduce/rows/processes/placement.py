@@ -67,7 +67,7 @@ def measure(conditions: RowConditions) -> RowResult:
     policies, documents, tokens, count, clients = conditions.sized(
         smoke=((JUDGED,), 4, 64, 8, 2),
         short=(tuple(NAMED), 9, 1024, 90, 3),
-        full=(tuple(NAMED), 18, 2048, 360, 6),
+        full=(tuple(NAMED), 18, 2048, 180, 6),
     )
     questions = _questions(documents, tokens, count, conditions)
     found = {policy: _run(policy, questions, round(KEPT_SHARE * documents), clients, conditions) for policy in policies}

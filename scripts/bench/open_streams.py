@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Open more and more streams through two gateways, until one of the numbers asked for is not borne, and say by whom.
+
+    python -m scripts.bench.open_streams --out benchmarks/results/open-streams-2core-cpu.json
+    python -m scripts.bench.open_streams --tokens 1 --streams 50,100,200,400 --step-ms 20 --profile ""
+
+The platform is ``stratos up`` with two gateways, two routers and two simulated workers, whose steps take ``--step-ms``:
+every stream gets a token in each.  The client asks again on a connection when its answer has ended; with ``--tokens 1``
+that is a load of requests.  A rung is borne if the streams get ``--least`` of the tokens that the steps give.  Cores
+are those of the kernel's clocks for each process; the profile is ``py-spy``'s of one gateway (``chunk_profile``).  The
+client shares the machine and is counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import resource
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from httptools import HttpParserError
+
+from scripts.bench.chunk_profile import RATE_HZ, sampler, shares
+from scripts.bench.gateway_cost import LONG_TOKENS, WARM_CHUNKS, Load, cpu_s, engine_settings, gateway_pid
+from scripts.bench.harness import flag, run_bench, show, table
+from stratos.reproduce.load.local_platform import Platform, running_platform
+
+ARGUMENTS = ("--engine", "fake", "--prefill", "0", "--decode", "2", "--max-decode", "2", "--gateways", "2",
+             "--routers", "2", "--no-fork-server")  # fmt: skip
+OPEN_S = 180
+"""Seconds in which all streams of a rung must be open."""
+COLUMNS = ("streams", "", "tokens/s", "of due", "cores", "gateways", "routers", "workers", "client", "load")
+KINDS = {"stratos_gateway": "gateways", "stratos_router": "routers", "stratos_decode_worker": "workers"}
+
+
+def settings(streams: int) -> dict[str, str]:
+    """What so many streams of one tenant need of gateways and workers."""
+    open_ = str(streams + 100)
+    return {
+        "STRATOS_GATEWAY_REQUESTS__MAX_OPEN": open_,
+        "STRATOS_GATEWAY_REQUESTS__MAX_OPEN_PER_TENANT": open_,
+        "STRATOS_DECODE_WORKER_FAKE__NUM_BLOCKS": str(512 * streams),
+        "STRATOS_DECODE_WORKER_SCHEDULER__MAX_NUM_SEQS": open_,
+        "STRATOS_DECODE_WORKER_SCHEDULER__MAX_NUM_WAITING": open_,
+    }
+
+
+def cpu_by_kind(platform: Platform) -> dict[str, float]:
+    """CPU seconds so far of the platform's processes, and of this one."""
+    found = {"client": time.process_time()}
+    children = Path(f"/proc/{platform.process.pid}/task/{platform.process.pid}/children").read_text().split()
+    for pid in map(int, children):
+        command = Path(f"/proc/{pid}/cmdline").read_text()
+        kind = next((kind for name, kind in KINDS.items() if name in command), "others")
+        found[kind] = found.get(kind, 0.0) + cpu_s(pid)
+    return found
+
+
+def busy_s() -> float:
+    """CPU seconds of the whole machine."""
+    ticks = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+
+
+async def attempt(platform: Platform, streams: int, args: argparse.Namespace) -> dict[str, Any]:
+    """A rung, or why it has no figures: a refusal, or streams that have no tokens in time."""
+    try:
+        async with asyncio.timeout(OPEN_S + args.seconds):
+            return await rung(platform, streams, args)
+    except (RuntimeError, OSError, HttpParserError) as error:  # a parser's is of what its callback raised
+        why = str(error.__context__ or error)[:200] or f"not all of them had tokens within {OPEN_S} s"
+        return {"streams": streams, "ended": why, "of_due": 0.0, "load_average": round(os.getloadavg()[0], 1)}
+
+
+async def rung(platform: Platform, streams: int, args: argparse.Namespace) -> dict[str, Any]:
+    """One number of streams."""
+    load = Load(platform, args.tokens)
+    await load.open(streams)
+    try:
+        await load.until(lambda: min(load.num_chunks) >= min(WARM_CHUNKS, 2 * args.tokens))
+        before, busy, tokens, began_s = cpu_by_kind(platform), busy_s(), sum(load.num_chunks), time.monotonic()
+        profiled = asyncio.create_task(profile(platform, args))
+        await load.until(lambda: time.monotonic() - began_s >= args.seconds and profiled.done())
+        took_s = time.monotonic() - began_s
+        rate = (sum(load.num_chunks) - tokens) / took_s
+        cores = {kind: round((now - before[kind]) / took_s, 3) for kind, now in cpu_by_kind(platform).items()}
+    finally:
+        await load.close()
+    due = streams / (args.step_ms / 1000)
+    return {
+        "streams": streams, "tokens_per_s": round(rate, 1), "of_due": round(rate / due, 3), "cores": cores,
+        "machine_cores": round((busy_s() - busy) / took_s, 3), "load_average": round(os.getloadavg()[0], 1),
+        "percent": profiled.result(),
+    }  # fmt: skip
+
+
+async def profile(platform: Platform, args: argparse.Namespace) -> dict[str, float]:
+    """Shares of one gateway's event loop; none without a folder for the sampler."""
+    if not args.profile:
+        return {}
+    with tempfile.NamedTemporaryFile(suffix=".txt") as file:
+        command = [str(sampler(Path(args.profile))), "record", "-p", str(gateway_pid(platform)), "-d",
+                   str(args.seconds), "-r", str(RATE_HZ), "-f", "raw", "-o", file.name, "--nonblocking"]  # fmt: skip
+        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        await process.wait()
+        return shares(file.read().decode())
+
+
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    """Rungs up to the first that is not borne."""
+    numbers = [int(text) for text in args.streams.split(",")]
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection is a file, here and in the gateways
+    if args.profile:
+        Path(args.profile).mkdir(parents=True, exist_ok=True)
+        sampler(Path(args.profile))  # takes minutes the first time
+    rungs: list[dict[str, Any]] = []
+    with engine_settings(args.step_ms):
+        os.environ |= settings(max(numbers))
+        with running_platform(*ARGUMENTS) as platform:
+            for streams in numbers:
+                rungs.append(asyncio.run(attempt(platform, streams, args)))
+                show(rungs[-1])
+                if rungs[-1]["of_due"] < args.least:
+                    break
+    command = f"stratos up {' '.join(ARGUMENTS)} (steps of {args.step_ms:g} ms)"
+    return {"command": command, "tokens": args.tokens, "rungs": rungs, "table": table(COLUMNS, map(_cells, rungs))}
+
+
+def _cells(one: dict[str, Any]) -> list[str]:
+    cores = [str(one.get("cores", {}).get(kind, "")) for kind in (*KINDS.values(), "client")]
+    values = [str(one.get(name, "")) for name in ("tokens_per_s", "of_due", "machine_cores")]
+    return [str(one["streams"]), "", *values, *cores, str(one["load_average"])]
+
+
+if __name__ == "__main__":
+    run_bench(
+        __doc__,
+        bench,
+        flag("--streams", default="500,1000,2000,4000,7000,10000", help="numbers of open streams, one after the other"),
+        flag("--tokens", type=int, default=LONG_TOKENS, help="of each answer"),
+        flag("--step-ms", type=float, default=1000.0, help="duration of a step of the simulated workers"),
+        flag("--least", type=float, default=0.95, help="share of the tokens due with which a rung is borne"),
+        flag("--seconds", type=int, default=20, help="for which a rung is measured"),
+        flag(
+            "--profile", default=str(Path(tempfile.gettempdir()) / "stratos-router-peers"),
+            help="folder of the sampler's environment, which is made there; empty: no profile",
+        ),
+    )  # fmt: skip
