@@ -159,7 +159,7 @@ class Leaser:
         return self._buckets.setdefault(bucket.name, bucket)
 
     async def turn_soon(self, buckets: Iterable[LeasedBucket], wait_s: float) -> None:
-        """Have a turn of the buckets begin soon. Wait for its end, or for that of one under way, but at most ``wait_s``."""
+        """Have a turn of the buckets begin soon. Wait for its end, or that of one under way, but at most ``wait_s``."""
         turn = self._next_turn if self._this_turn.is_set() else self._this_turn
         self._urgent |= {bucket.name: bucket for bucket in buckets}
         self._wanted.set()
