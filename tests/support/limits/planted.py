@@ -53,7 +53,7 @@ class _OneTurn(TenantLimiter):
             await self._leaser.turn_soon([claim.bucket for claim in claims], self._leaser.config.wait_s)
             if self._spend(claims):
                 return
-        raise self._refusal(claims)
+        raise self._refusal(claims, now)
 
 
 class OneSlotAndOneTurn(_OneTurn):

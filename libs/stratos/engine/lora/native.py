@@ -15,11 +15,11 @@ from stratos.engine.layers.linear import Linear
 from stratos.engine.layers.native_linear import NativeProduct
 from stratos.engine.lora.batch import LoraBatch, LoraGroup
 from stratos.engine.lora.weights import GROUPS, LoraLayer, LoraWeights
-from stratos.engine.native.structures import SEGMENT_ROWS, AdapterPart, AdaptersOfStep, AdapterTarget
+from stratos.engine.native.structures import SEGMENT_ROWS, AdapterPart, AdaptersOfStep, TargetOfAdapter
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class _AdapterParts:
     array: ctypes.Array[AdapterPart]
     """[layers * fused layers], in the order of ``GROUPS``."""
     has_bias: bool
@@ -35,7 +35,7 @@ class NativeAdapters:
 
     def __init__(self, num_layers: int, dtype: torch.dtype) -> None:
         self._num_parts, self._dtype = num_layers * len(GROUPS), dtype
-        self._parts: WeakKeyDictionary[LoraWeights, _Parts] = WeakKeyDictionary()
+        self._parts: WeakKeyDictionary[LoraWeights, _AdapterParts] = WeakKeyDictionary()
         self._shrunk = torch.empty(0, dtype=dtype)
         self._segments = np.empty((0, 3), dtype=np.int64)
 
@@ -59,14 +59,14 @@ class NativeAdapters:
             has_bias=any(part.has_bias for part in parts),
         )
 
-    def _parts_of(self, weights: LoraWeights) -> _Parts:
+    def _parts_of(self, weights: LoraWeights) -> _AdapterParts:
         found = self._parts.get(weights)
         if found is None:
             array, fused = (AdapterPart * self._num_parts)(), list(GROUPS)
             for (name, layer), part in weights.layers.items():
                 array[layer * len(fused) + fused.index(name)] = _part(part)
             has_bias = any(part.bias is not None for part in weights.layers.values())
-            found = self._parts[weights] = _Parts(array, has_bias)
+            found = self._parts[weights] = _AdapterParts(array, has_bias)
         return found
 
 
@@ -87,7 +87,7 @@ def _part(layer: LoraLayer) -> AdapterPart:
         num_targets=len(layer.targets),
     )
     for index, target in enumerate(layer.targets):
-        part.targets[index] = AdapterTarget(_address(target.expand), target.out.start, target.ranks.start)
+        part.targets[index] = TargetOfAdapter(_address(target.expand), target.out.start, target.ranks.start)
     return part
 
 

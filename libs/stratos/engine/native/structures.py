@@ -83,7 +83,7 @@ class ForwardPass(ctypes.Structure):
     )
 
 
-class AdapterTarget(ctypes.Structure):
+class TargetOfAdapter(ctypes.Structure):
     """``AdapterTarget`` of adapters.h."""
 
     _fields_ = (("expand", c_void_p), ("column", c_int64), ("rank", c_int64))
@@ -99,7 +99,7 @@ class AdapterPart(ctypes.Structure):
         ("shrink", c_void_p),
         ("bias", c_void_p),
         ("num_targets", c_int64),
-        ("targets", AdapterTarget * MAX_TARGETS),
+        ("targets", TargetOfAdapter * MAX_TARGETS),
     )
 
 

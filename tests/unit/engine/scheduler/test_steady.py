@@ -89,7 +89,8 @@ def _all_tokens(seed: int) -> Any:
     return defaultdict(list, run.tokens)
 
 
-def test_most_steps_of_a_batch_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("overlap", [False, True], ids=["", "overlap"])
+def test_most_steps_of_a_batch_are_followed(monkeypatch: pytest.MonkeyPatch, overlap: bool) -> None:
     looks = []
     original = SteadyBatch.note
 
@@ -98,16 +99,17 @@ def test_most_steps_of_a_batch_are_followed(monkeypatch: pytest.MonkeyPatch) -> 
         original(self, running, waiting, decision)
 
     monkeypatch.setattr(SteadyBatch, "note", note)
-    engine = EngineCore(FakeRunner(FakeConfig(block_size=4)), scheduler_config())
+    engine = EngineCore(FakeRunner(FakeConfig(block_size=4, overlap=overlap)), scheduler_config())
     for index in range(4):
         engine.add(make_request([index, 1, 2], f"r{index}", max_tokens=40))
     assert len(drain(engine).results) >= 40
     assert len(looks) < 8, "it looks when streams begin and end"
 
 
-def test_a_stream_whose_time_is_over_ends() -> None:
+@pytest.mark.parametrize("overlap", [False, True], ids=["", "overlap"])
+def test_a_stream_whose_time_is_over_ends(overlap: bool) -> None:
     clock = FakeClock()
-    engine = EngineCore(FakeRunner(FakeConfig()), scheduler_config(), clock)
+    engine = EngineCore(FakeRunner(FakeConfig(overlap=overlap)), scheduler_config(), clock)
     engine.add(make_request([1, 2], "short", max_tokens=50, end_s=clock.now() + 1.0))
     engine.add(make_request([1, 2], "long", max_tokens=50))
     run = Run(engine)
