@@ -50,7 +50,10 @@ class _OneTurn(TenantLimiter):
     async def _wait(self, claims: Sequence[Claim]) -> None:
         now = self._clock.now()
         if not any(claim.bucket.after_s(claim.amount, now) for claim in claims):
-            await self._leaser.turn_soon([claim.bucket for claim in claims], self._leaser.config.wait_s)
+            buckets = [claim.bucket for claim in claims]
+            await self._leaser.turn_soon(buckets, self._leaser.config.wait_s)
+            if any(bucket.heard_of < now for bucket in buckets):  # it was under way
+                await self._leaser.turn_soon(buckets, self._leaser.config.wait_s)
             if self._spend(claims):
                 return
         raise self._refusal(claims, now)
