@@ -202,10 +202,14 @@ def make_ready(kubectl: Kubectl) -> None:
 
 
 def end_jobs(kubectl: Kubectl) -> None:
-    """Every job ends well."""
-    for pod in kubectl.items("pods", "app.kubernetes.io/component=tools"):
-        say(kubectl, pod, {"phase": "Succeeded"})
-    wait_until("its job has ended", lambda: has_ended(kubectl), 60)
+    """Every job ends well, once its pod is there."""
+
+    def has_pod_ended() -> bool:
+        for pod in kubectl.items("pods", "app.kubernetes.io/component=tools"):
+            say(kubectl, pod, {"phase": "Succeeded"})
+        return has_ended(kubectl)
+
+    wait_until("its job has ended", has_pod_ended, 60)
 
 
 def has_ended(kubectl: Kubectl) -> bool:

@@ -81,6 +81,8 @@ class LeasedBucket:
         self._level_at = self._turn_at = now
         self.heard_of = float("-inf")
         """Begin of the last turn that was answered."""
+        self.num_heard = 0
+        """Turns that were answered."""
         self._own: OwnShare | None = None
         self._owed = Debt(now)
         """Missing from this gateway's share while Redis is away."""
@@ -268,7 +270,7 @@ class LeasedBucket:
         self.slice_until = self._turn_at + self._config.lease_s
         self._debt = self._new_debt
         self._level, self._level_at, self._unused = grant.level, now, grant.unused
-        self.heard_of = self._turn_at
+        self.heard_of, self.num_heard = self._turn_at, self.num_heard + 1
         self._earned_at, self.has_lease, self._own, self.is_contested = self._turn_at, True, None, False
 
     def miss(self, part: float, since_s: float, now: float) -> None:

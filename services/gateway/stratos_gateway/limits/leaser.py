@@ -26,8 +26,6 @@ from stratos_gateway.limits.settings import LimitsConfig
 
 _log = logging.getLogger(__name__)
 _MIN_GAP_S = 0.01
-_GIVEN_WAY_TURNS = 4
-"""One that is under way, one that says what is wanted, another gateway's, and the one that brings it."""
 _MAX_BUCKETS = 256
 """Buckets of one call: Redis does nothing else for so long. A turn has as many calls as it needs."""
 HEARTBEAT_S = SILENCE_S / 2
@@ -78,8 +76,6 @@ class Leaser:
         self._unreported: set[str] = set()
         self._call_at: float | None = None
         """Begin of the call that is under way."""
-        self._call_s = 0.0
-        """What the last call took that was answered."""
         self._open_until = self._found_until = float("inf")
         """When slots in use here may be others', unless a turn comes before; and once this turn has ended."""
         self.has_heard = False
@@ -120,11 +116,6 @@ class Leaser:
         known_at = self.shares_at if self.is_away else self._settles_at
         is_open = self._is_unsure or (not self.is_away and self._is_silent(now))
         return max(0.0, known_at - now, self.config.interval_s if is_open else 0.0)
-
-    @property
-    def turns_take_s(self) -> float:
-        """Time in which another gateway gives way, where turns take as long as the last one."""
-        return _GIVEN_WAY_TURNS * (self._call_s + _MIN_GAP_S)
 
     def _is_silent(self, now: float) -> bool:
         """A call is under way for longer than requests wait for one: Redis may have gone."""
@@ -257,7 +248,6 @@ class Leaser:
                 return
             finally:
                 self._call_at = None
-            self._call_s = self._clock.now() - now
             self._on_heard(turn)
             self._note_reported(turn.mark, names)
             for bucket, grant in zip(some, turn.grants, strict=True):

@@ -24,6 +24,10 @@ Around an outage any request waits until it is known what may be given, but neve
 MOST_WAIT_S = SETTLE_S + 0.25
 """Longest time that a request waits for turns: those that have not reported by then count no more after an outage."""
 
+_LEAST_TURNS = 4
+"""A request waits for so many, however long they take: one under way, one that says what is wanted, another gateway's,
+and the one that brings it."""
+
 _STOOD_STILL = "this gateway stood still, and other requests of this tenant have its sequences now; try again"
 
 
@@ -147,30 +151,31 @@ class TenantLimiter:
 
     async def _wait(self, claims: Sequence[Claim]) -> None:
         """Take turns until the claims are taken, as long as the tenant has left what they need, here or elsewhere."""
-        begin = self._clock.now()
+        begin, heard = self._clock.now(), [claim.bucket.num_heard for claim in claims]
         with ExitStack() as stack:
             for place, claim in enumerate(claims):
                 stack.enter_context(claim.bucket.demand.waiting_for(claim.amount, partial(_is_short, claims[:place])))
-            while (left_s := self._left_s(claims, begin)) > 0:
+            while (left_s := self._left_s(claims, begin, heard)) > 0:
                 await self._leaser.turn_soon([claim.bucket for claim in claims], left_s)
                 if self._spend(claims):
                     return
         raise self._refusal(claims, begin)
 
-    def _left_s(self, claims: Sequence[Claim], begin: float) -> float:
-        """Seconds for which a request that has waited since ``begin`` waits on; 0 or less for none."""
+    def _left_s(self, claims: Sequence[Claim], begin: float, heard: Sequence[int]) -> float:
+        """Seconds for which a request waits on that has waited since ``begin``; 0 or less for none."""
         now, config = self._clock.now(), self._leaser.config
         after_s = max(
             0.0 if claim.bucket.is_stale(now) else claim.bucket.after_s(claim.amount, now) for claim in claims
         )
         is_first = any(not claim.bucket.has_lease for claim in claims)
-        wait_s = FIRST_WAIT_S if is_first else max(config.wait_s, min(self._leaser.turns_take_s, MOST_WAIT_S))
+        wait_s = FIRST_WAIT_S if is_first else config.wait_s
         most_s = max(wait_s, MOST_WAIT_S) - (now - begin)
         if self._leaser.is_away and begin < self._leaser.shares_at <= now:  # for a share, which begins empty
             return min(most_s, max(after_s, config.interval_s)) if after_s <= most_s else 0.0
         if after_s:
             return 0.0
-        if not is_first and not _is_answered(claims, begin):  # nothing says that the limit is reached
+        num_turns = min(claim.bucket.num_heard - before for claim, before in zip(claims, heard, strict=True))
+        if not is_first and num_turns < _LEAST_TURNS:  # nothing says that the limit is reached
             return most_s
         return min(max(wait_s - (now - begin), self._leaser.settles_in_s), most_s)
 
