@@ -24,6 +24,8 @@ from scripts.bench.harness import by_turns, flag, run_bench, show, table
 from scripts.bench.workloads import NUM_ADAPTERS, WORKLOADS
 from scripts.demo.make_random_model import TOKENIZER
 from stratos.reproduce.material.random_model import SHAPES, write_adapter, write_model
+from stratos.text.gguf.folder import write_model_folder
+from tests.support.reference.gguf_models import save_llama_gguf
 
 SHAPE = "llama-213m"
 BLOCKS = {"kv_pool_bytes": 512 * 1024 * 1024}
@@ -55,6 +57,8 @@ class Ablation:
     off: Settings
     everywhere: Settings = field(default_factory=Settings)
     """Settings of both sides, where the default would hide the difference."""
+    blocks: str = ""
+    """Type of blocks of a GGUF file with the same weights, in place of the float model."""
 
 
 DENSE = ("decode-1", "decode-8", "prefill-1024")
@@ -67,6 +71,7 @@ OFF_ALONE = {
         off=Settings(kernels={"integer_tiles": False}),
         everywhere=Settings(runner={"quantization": "int8"}),
     ),
+    "kept codes": Ablation(workloads=DENSE, off=Settings(kernels={"kept_codes": False}), blocks="Q4_K"),
     "packed keys": Ablation(workloads=("decode-8", "decode-8-at-1024"), off=Settings(kernels={"packed_keys": False})),
     "attention sinks": Ablation(
         workloads=("decode-8-at-1024", "prefill-1024"),
@@ -235,6 +240,14 @@ def table_of(results: dict[str, list[dict[str, Any]]]) -> str:
     ])  # fmt: skip
 
 
+def with_blocks(model: Path, blocks: str) -> Path:
+    """Folder of a GGUF file of the model, its linear layers in one type of blocks."""
+    path = model.with_name(f"{blocks}.gguf")
+    save_llama_gguf(model, path, lambda name, _: "BF16" if name == "token_embd.weight" else blocks)
+    write_model_folder(path, path.with_suffix(""))
+    return path.with_suffix("")
+
+
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """Every ablation that was named."""
     with tempfile.TemporaryDirectory() as folder:
@@ -242,9 +255,10 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
         write_model(SHAPE, model, TOKENIZER)
         for index in range(NUM_ADAPTERS):
             write_adapter(SHAPES[SHAPE], adapters / str(index), 8 << index % 2, index)
-        base = Settings(runner={"model_path": str(model), "dtype": args.dtype, "num_threads": args.threads, **BLOCKS})
         results = {}
         for name in args.only:
+            own = with_blocks(model, blocks) if (blocks := ABLATIONS[name].blocks) else model
+            base = Settings(runner={"model_path": str(own), "dtype": args.dtype, "num_threads": args.threads, **BLOCKS})
             results[name] = measure(ABLATIONS[name], base, adapters, args.rounds)
             show(f"measured {name}")
     return {

@@ -52,7 +52,7 @@ def test_what_looks_slower_is_measured_once_more(times: list[float], is_slower: 
 
 def test_what_is_measured_without_a_wish_is_a_fixed_list() -> None:
     assert wanted(None) == list(USUAL)
-    assert set(wanted(["5.5M float32, 32"])) == {"step, 5.5M float32, 32 at 1024"}
+    assert set(wanted(["5.5M float32, 32 at 1024"])) == {"step, 5.5M float32, 32 at 1024"}
     assert "sampling of 128256, top-p 0.1, flat" in wanted(["top-p"])
 
 

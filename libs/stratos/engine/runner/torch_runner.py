@@ -35,7 +35,7 @@ from stratos.engine.lora.batch import sorted_by_adapter
 from stratos.engine.lora.host_copy import read_adapter
 from stratos.engine.lora.store import LoraStore
 from stratos.engine.lora.weights import lay_out
-from stratos.engine.memory.host_pages import HostPages
+from stratos.engine.memory.host_pages import HostPages, HostSwap
 from stratos.engine.memory.kv_pages import KvPages, num_blocks_for
 from stratos.engine.models.reloading import Decoder, ReloadableWeights
 from stratos.engine.runner.device_room import room_of
@@ -271,21 +271,27 @@ class TorchRunner(Runner):
 
     def launch(self, plan: StepPlan) -> StepHandle:
         self.block_tables.apply(plan)
+        swap = self._move_blocks(plan) if plan.copies or plan.swap_outs or plan.swap_ins else None
+        handle = self._watched(plan)
+        if swap is not None:  # its copies may have run beside the pass
+            handle.tokens.swap_s, handle.tokens.damaged_slots = swap.wait(), swap.damaged
+        return handle
+
+    @torch.inference_mode()
+    def _move_blocks(self, plan: StepPlan) -> HostSwap:
+        swap = self.host.swap(plan.swap_outs, plan.swap_ins)
+        if plan.copies:
+            self.pages.copy_blocks(plan.copies)
+        return swap
+
+    def _watched(self, plan: StepPlan) -> StepHandle:
         tokens = StepTokens()
-        if plan.copies or plan.swap_outs or plan.swap_ins:
-            self._move_blocks(plan, tokens)
         if not plan.rows:
             return StepHandle(None, None, tokens)
         if self._threads is None or self._threads.is_fixed:
             return self._compute(plan, tokens)
         with self._threads.watching(sum(len(row.token_ids) for row in plan.rows)):
             return self._compute(plan, tokens)
-
-    @torch.inference_mode()
-    def _move_blocks(self, plan: StepPlan, tokens: StepTokens) -> None:
-        swap = self.host.swap(plan.swap_outs, plan.swap_ins)
-        self.pages.copy_blocks(plan.copies)
-        tokens.swap_s, tokens.damaged_slots = swap.wait(), swap.damaged
 
     def _compute(self, plan: StepPlan, tokens: StepTokens) -> StepHandle:
         if self._sorts_adapters:

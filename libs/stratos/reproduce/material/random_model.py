@@ -60,10 +60,10 @@ def tensors(shape: dict[str, int]) -> dict[str, torch.Tensor]:
     return weights
 
 
-def write_model(shape_name: str, folder: Path, tokenizer: Path) -> None:
-    """Write config, weights, and the tokenizer that lies in the folder ``tokenizer``."""
+def write_model(shape_name: str, folder: Path, tokenizer: Path, **changes: int) -> None:
+    """Write config, weights, and the tokenizer that lies in the folder ``tokenizer``; ``changes`` of the shape."""
     folder.mkdir(parents=True, exist_ok=True)
-    shape = SHAPES[shape_name]
+    shape = SHAPES[shape_name] | changes
     (folder / "config.json").write_text(json.dumps(config_json(shape), indent=2) + "\n")
     save_file(tensors(shape), folder / "model.safetensors", metadata={"format": "pt"})
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):

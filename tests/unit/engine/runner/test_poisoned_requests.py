@@ -64,7 +64,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         adapters.append(read_adapter_files(root / str(seed)))
     runner = load_runner(root / "base", max_resident_adapters=2)
     with torch.inference_mode():
-        runner.decoder.embedding[OVERFLOWING] = 3e38
+        runner.decoder.embedding[OVERFLOWING] = float("inf")
     poison(runner)
     return World(root / "base", runner, adapters[:2], adapters[2])
 
@@ -79,7 +79,8 @@ def poison(runner: TorchRunner) -> None:
         result = run(inputs)
         if result.logits is not None:
             sampled = inputs.token_ids if inputs.sampled_tokens is None else inputs.token_ids[inputs.sampled_tokens]
-            result.logits[sampled == NAN_LOGITS] = float("nan")
+            with torch.inference_mode():
+                result.logits[sampled == NAN_LOGITS] = float("nan")
         return result
 
     runner.forward.run = poisoned  # type: ignore[method-assign]
