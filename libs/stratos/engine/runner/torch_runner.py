@@ -272,7 +272,7 @@ class TorchRunner(Runner):
     def launch(self, plan: StepPlan) -> StepHandle:
         self.block_tables.apply(plan)
         swap = self._move_blocks(plan) if plan.copies or plan.swap_outs or plan.swap_ins else None
-        handle = self._watched(plan)
+        handle = self._watched(plan) if plan.rows else StepHandle(None, None, StepTokens())
         if swap is not None:  # its copies may have run beside the pass
             handle.tokens.swap_s, handle.tokens.damaged_slots = swap.wait(), swap.damaged
         return handle
@@ -285,23 +285,19 @@ class TorchRunner(Runner):
         return swap
 
     def _watched(self, plan: StepPlan) -> StepHandle:
-        tokens = StepTokens()
-        if not plan.rows:
-            return StepHandle(None, None, tokens)
         if self._threads is None or self._threads.is_fixed:
-            return self._compute(plan, tokens)
-        with self._threads.watching(sum(len(row.token_ids) for row in plan.rows)):
-            return self._compute(plan, tokens)
+            return self._compute(plan, StepTokens())
+        with self._threads.watching(plan.num_tokens):
+            return self._compute(plan, StepTokens())
 
     def _compute(self, plan: StepPlan, tokens: StepTokens) -> StepHandle:
         if self._sorts_adapters:
             plan = sorted_by_adapter(plan)
         inputs = self.inputs.of(plan, self._previous)
-        result = None
-        if inputs.num_moves and inputs.lora is None and self.forward.is_bare:
-            result = self.forward.run(inputs)
-            if all(result.is_finite.tolist()):  # streams alone, and nothing to tell of them
-                return StepHandle(inputs, result.logits, tokens)
+        is_bare = inputs.num_moves and inputs.lora is None and self.forward.is_bare
+        result = self.forward.run(inputs) if is_bare else None
+        if result is not None and all(result.is_finite.tolist()):  # streams alone, and nothing to tell of them
+            return StepHandle(inputs, result.logits, tokens)
         with torch.inference_mode():
             return self._enter(plan, inputs, result or self.forward.run(inputs), tokens)
 

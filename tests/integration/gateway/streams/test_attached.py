@@ -153,4 +153,5 @@ async def test_what_cannot_be_gone_on_with_is_computed_again(
         assert contents(left, rest) == contents(await read(two, "POST", path, body, idempotency_key="other"))
         cut(False)
         ended = await stays
-        assert code_of(Read(200, ended.headers, ended.events[-1:])) == (200, "stream_moved")
+        last = ended.events[-1:]  # all tokens, where it had them before it heard of the new owner
+        assert last[0].data == "[DONE]" or code_of(Read(200, ended.headers, last)) == (200, "stream_moved")
