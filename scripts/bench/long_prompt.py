@@ -17,6 +17,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -93,6 +94,20 @@ class Answer:
         return {"ttft_s": round(self.ttft_s, 3), **{name: self.receipt[name] for name in names}}
 
 
+def first_allowed(client: httpx.Client, body: dict[str, Any]) -> tuple[float, httpx.Response]:
+    """When it was sent, and the stream: it is refused until the gateway has heard of the tenant's plan."""
+    end_s = time.monotonic() + 30.0
+    while True:
+        begun = time.perf_counter()
+        answer = client.send(client.build_request("POST", "/completions", json=body), stream=True)
+        if answer.status_code == 200:
+            return begun, answer
+        text = answer.read().decode()
+        if answer.status_code != 400 or time.monotonic() > end_s:
+            raise RuntimeError(text)
+        time.sleep(0.05)
+
+
 def ask(platform: Platform, model: str, prompt: list[int], num_tokens: int) -> Answer:
     """Stream greedy tokens."""
     body = {
@@ -101,8 +116,8 @@ def ask(platform: Platform, model: str, prompt: list[int], num_tokens: int) -> A
     }  # fmt: skip
     headers, tokens, times = {"authorization": f"Bearer {platform.key}"}, list[int](), list[float]()
     with httpx.Client(base_url=platform.url, headers=headers, timeout=None, trust_env=False) as client:
-        begun = time.perf_counter()
-        with client.stream("POST", "/completions", json=body) as answer:
+        begun, answer = first_allowed(client, body)
+        with closing(answer):
             for line in answer.iter_lines():
                 if not line.startswith("data: {"):
                     continue
