@@ -161,11 +161,16 @@ def gateway_pid(platform: Platform | Front) -> int:
     """The gateway's process among the children of the platform."""
     if isinstance(platform, Front):
         return platform.pid
-    children = Path(f"/proc/{platform.process.pid}/task/{platform.process.pid}/children").read_text().split()
-    for pid in children:
-        if b"stratos_gateway" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return int(pid)
+    for pid, command in child_commands(platform.process.pid).items():
+        if "stratos_gateway" in command:
+            return pid
     raise RuntimeError("the platform has no gateway")
+
+
+def child_commands(pid: int) -> dict[int, str]:
+    """Command lines of the processes that a process started, by their ids."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return {int(child): Path(f"/proc/{child}/cmdline").read_text() for child in children}
 
 
 def cpu_s(pid: int) -> float:

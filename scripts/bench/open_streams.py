@@ -26,9 +26,18 @@ from typing import Any
 from httptools import HttpParserError
 
 from scripts.bench.chunk_profile import RATE_HZ, sampler, shares
-from scripts.bench.gateway_cost import LONG_TOKENS, WARM_CHUNKS, Load, cpu_s, engine_settings, gateway_pid
+from scripts.bench.gateway_cost import (
+    LONG_TOKENS,
+    WARM_CHUNKS,
+    Load,
+    child_commands,
+    cpu_s,
+    engine_settings,
+    gateway_pid,
+)
 from scripts.bench.harness import flag, run_bench, show, table
 from stratos.reproduce.load.local_platform import Platform, running_platform
+from stratos.reproduce.machine import busy_and_total_s
 
 ARGUMENTS = ("--engine", "fake", "--prefill", "0", "--decode", "2", "--max-decode", "2", "--gateways", "2",
              "--routers", "2", "--no-fork-server")  # fmt: skip
@@ -53,18 +62,10 @@ def settings(streams: int) -> dict[str, str]:
 def cpu_by_kind(platform: Platform) -> dict[str, float]:
     """CPU seconds so far of the platform's processes, and of this one."""
     found = {"client": time.process_time()}
-    children = Path(f"/proc/{platform.process.pid}/task/{platform.process.pid}/children").read_text().split()
-    for pid in map(int, children):
-        command = Path(f"/proc/{pid}/cmdline").read_text()
+    for pid, command in child_commands(platform.process.pid).items():
         kind = next((kind for name, kind in KINDS.items() if name in command), "others")
         found[kind] = found.get(kind, 0.0) + cpu_s(pid)
     return found
-
-
-def busy_s() -> float:
-    """CPU seconds of the whole machine."""
-    ticks = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
 
 
 async def attempt(platform: Platform, streams: int, args: argparse.Namespace) -> dict[str, Any]:
@@ -83,18 +84,20 @@ async def rung(platform: Platform, streams: int, args: argparse.Namespace) -> di
     await load.open(streams)
     try:
         await load.until(lambda: min(load.num_chunks) >= min(WARM_CHUNKS, 2 * args.tokens))
-        before, busy, tokens, began_s = cpu_by_kind(platform), busy_s(), sum(load.num_chunks), time.monotonic()
+        before, tokens, began_s = cpu_by_kind(platform), sum(load.num_chunks), time.monotonic()
+        busy_before_s, _ = busy_and_total_s()
         profiled = asyncio.create_task(profile(platform, args))
         await load.until(lambda: time.monotonic() - began_s >= args.seconds and profiled.done())
         took_s = time.monotonic() - began_s
         rate = (sum(load.num_chunks) - tokens) / took_s
         cores = {kind: round((now - before[kind]) / took_s, 3) for kind, now in cpu_by_kind(platform).items()}
+        busy_s, _ = busy_and_total_s()
     finally:
         await load.close()
     due = streams / (args.step_ms / 1000)
     return {
         "streams": streams, "tokens_per_s": round(rate, 1), "of_due": round(rate / due, 3), "cores": cores,
-        "machine_cores": round((busy_s() - busy) / took_s, 3), "load_average": round(os.getloadavg()[0], 1),
+        "machine_cores": round((busy_s - busy_before_s) / took_s, 3), "load_average": round(os.getloadavg()[0], 1),
         "percent": profiled.result(),
     }  # fmt: skip
 

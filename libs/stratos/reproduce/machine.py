@@ -65,12 +65,12 @@ class LoadWatch:
     """Processor time of this process and of all others, from its making on."""
 
     def __init__(self) -> None:
-        self._began = (_busy_and_total_s(), self._own_s())
+        self._began = (busy_and_total_s(), self._own_s())
 
     def as_json(self) -> dict[str, Any]:
         """Own CPU seconds, the share of the machine that others took, and whether that is too much to compare."""
         (busy_then, total_then), own_then = self._began
-        (busy, total), own_s = _busy_and_total_s(), self._own_s() - own_then
+        (busy, total), own_s = busy_and_total_s(), self._own_s() - own_then
         share = max(0.0, busy - busy_then - own_s) / (total - total_then) if total > total_then else 0.0
         return {"cpu_s": round(own_s, 2), "foreign_share": round(share, 3), "loaded": share > MAX_FOREIGN_SHARE}
 
@@ -80,7 +80,7 @@ class LoadWatch:
         return times.user + times.system + times.children_user + times.children_system
 
 
-def _busy_and_total_s() -> tuple[float, float]:
+def busy_and_total_s() -> tuple[float, float]:
     """Seconds of all cores since the start of the machine; both 0 where there is no ``/proc``."""
     try:
         first = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0]

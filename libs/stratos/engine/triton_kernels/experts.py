@@ -33,6 +33,17 @@ def expert_of_block(begins, block, NUM_EXPERTS: tl.constexpr, EXPERTS_PADDED: tl
 
 
 @triton.jit
+def pairs_of_block(order, first, end, NUM_CHOSEN: tl.constexpr, ROWS: tl.constexpr):
+    """Pairs of a block from ``first`` on, which of them are the expert's, and the rows of ``x`` that they multiply."""
+    pairs = first + tl.arange(0, ROWS)
+    is_pair = pairs < end
+    rows = pairs.to(tl.int64)
+    if NUM_CHOSEN > 0:
+        rows = tl.load(order + pairs, mask=is_pair, other=0) // NUM_CHOSEN
+    return pairs, is_pair, rows
+
+
+@triton.jit
 def _experts_kernel(
     out,
     x,
@@ -51,11 +62,7 @@ def _experts_kernel(
     """Grid (blocks of columns, blocks of rows). ``NUM_CHOSEN``: pairs of a token of ``x``; 0: ``x`` is in order."""
     expert, first, end = expert_of_block(begins, tl.program_id(1), NUM_EXPERTS, EXPERTS_PADDED, ROWS)
     if expert < NUM_EXPERTS:
-        pairs = first + tl.arange(0, ROWS)
-        is_pair = pairs < end
-        tokens = pairs.to(tl.int64)
-        if NUM_CHOSEN > 0:
-            tokens = tl.load(order + pairs, mask=is_pair, other=0) // NUM_CHOSEN
+        pairs, is_pair, tokens = pairs_of_block(order, first, end, NUM_CHOSEN, ROWS)
         columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
         is_column = columns < OUT
         weight = tl.multiple_of(tl.load(addresses + expert).to(tl.pointer_type(x.dtype.element_ty)), 16)

@@ -74,11 +74,16 @@ class EntryReader:
 
     async def all(self, tenant: str, day: str) -> AsyncIterator[LedgerEntry]:
         """The entries of a day, of which a page at a time is in memory."""
+        async for entries in self.pages(tenant, day):
+            for entry in entries:
+                yield entry
+
+    async def pages(self, tenant: str, day: str) -> AsyncIterator[Sequence[LedgerEntry]]:
+        """The same, a page at a time."""
         after: Place | None = START
         while after is not None:
             page = await self.page(tenant, day, after)
-            for entry in page.entries:
-                yield entry
+            yield page.entries
             after = page.following
 
     async def find(self, tenant: str, day: str, place: Place) -> LedgerEntry | None:

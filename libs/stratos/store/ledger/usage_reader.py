@@ -103,15 +103,12 @@ class UsageReader:
         found: Groups = {}
         key, num = keep_fields(*columns), 0
         for day in days:
-            after: Place | None = START
-            while after is not None:
-                page = await self._entries.page(tenant, day, after)
-                num += len(page.entries)
+            async for entries in self._entries.pages(tenant, day):
+                num += len(entries)
                 if num > MAX_TAGGED_ENTRIES:
                     text = f"more than {MAX_TAGGED_ENTRIES} requests; ask for fewer days"
                     raise BadRequest(text, param="group_by")
-                await asyncio.to_thread(_add_entries, found, key, page.entries, tags)
-                after = page.following
+                await asyncio.to_thread(_add_entries, found, key, entries, tags)
         return await asyncio.to_thread(_in_order, found)
 
     async def spans(self, tenant: str, days: Sequence[str]) -> list[Spans]:

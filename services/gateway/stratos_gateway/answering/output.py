@@ -103,6 +103,28 @@ class ChunkOutput(Output, Chunks):
         """These have been written to the client."""
 
 
+class StandingOutput(ChunkOutput):
+    """Output for a request whose answer is, or will be, another one's, which pays for it: nothing runs here."""
+
+    tells_load = False
+
+    @property
+    def usage(self) -> Usage:
+        """No token."""
+        return Usage(0)
+
+    async def news(self) -> list[ChoiceChunk]:
+        """Nothing comes."""
+        return []
+
+    async def finish(self) -> list[ChoiceChunk]:
+        """Nothing comes."""
+        return []
+
+    def end_choice(self, index: int, reason: str) -> None:
+        """Nothing runs that could be ended."""
+
+
 class AnswerCheck(Protocol):
     """A look at an answer before its client is told of its end."""
 

@@ -167,7 +167,7 @@ class TenantLimiter:
         after_s = max(
             0.0 if claim.bucket.is_stale(now) else claim.bucket.after_s(claim.amount, now) for claim in claims
         )
-        is_first = any(not claim.bucket.has_lease for claim in claims)
+        is_first = _is_first(claims)
         wait_s = FIRST_WAIT_S if is_first else config.wait_s
         most_s = max(wait_s, MOST_WAIT_S) - (now - begin)
         if self._leaser.is_away and begin < self._leaser.shares_at <= now:  # for a share, which begins empty
@@ -196,8 +196,7 @@ class TenantLimiter:
         after_s, claim = max(
             ((claim.bucket.after_s(claim.amount, now), claim) for claim in short), key=lambda found: found[0]
         )
-        is_first = any(not claim.bucket.has_lease for claim in claims)
-        if not self._leaser.is_away and (is_first or not (after_s or _is_answered(claims, begin))):
+        if not self._leaser.is_away and (_is_first(claims) or not (after_s or _is_answered(claims, begin))):
             return DependencyDown(
                 "Redis has not said in time what is left of the tenant's limits", after_s=FIRST_WAIT_S
             )
@@ -227,6 +226,11 @@ class TenantLimiter:
                 f"this request needs {amount} {kind}, and the plan allows {terms.capacity:.0f} at once"
             )
         return Claim(kind, self._leaser.bucket(f"{kind}:{owner}", terms), amount, limit)
+
+
+def _is_first(claims: Sequence[Claim]) -> bool:
+    """Whether this gateway has not heard of one of them yet."""
+    return any(not claim.bucket.has_lease for claim in claims)
 
 
 def _is_answered(claims: Sequence[Claim], begin: float) -> bool:

@@ -9,10 +9,9 @@ from typing import Any, Generic, TypeVar
 from starlette.responses import Response
 
 from stratos_gateway.answering.contract import AnswerSender, Step
-from stratos_gateway.answering.output import ChunkOutput, Output
+from stratos_gateway.answering.output import ChunkOutput, Output, StandingOutput
 from stratos_gateway.answering.request import ClientRequest
 from stratos_gateway.answering.whole import send_whole
-from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.replays.once import REPLAYED, KeptAnswers
 from stratos_gateway.streams.asking import KEY_HEADER, NO_STREAM, STREAM_HEADER, idempotency_key
 
@@ -52,26 +51,9 @@ class KeptStep(Step):
                     turn.made = request.whole
 
 
-class _KeptOutput(ChunkOutput):
-    """Nothing is computed: whose answer it was has paid for it."""
-
-    tells_load = False
-
+class _KeptOutput(StandingOutput):
     def __init__(self, content: bytes) -> None:
         self.content = content
-
-    @property
-    def usage(self) -> Usage:
-        return Usage(0)
-
-    async def news(self) -> list[ChoiceChunk]:
-        return []
-
-    async def finish(self) -> list[ChoiceChunk]:
-        return []
-
-    def end_choice(self, index: int, reason: str) -> None:
-        """Nothing runs here."""
 
 
 class KeptMessage:

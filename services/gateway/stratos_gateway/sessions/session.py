@@ -137,8 +137,7 @@ class WorkerSession:
             FeatureUnavailable: the worker does not offer what the attempt needs; it might not even notice.
             Overloaded: the worker does not take messages.
         """
-        if self.is_broken:
-            raise WorkerLost(f"the session with {self.worker.worker_id} broke")
+        self._require_open()
         if lacking := submission.required_features - self._features:
             raise FeatureUnavailable(f"{self.worker.worker_id} does not offer: {name_features(lacking)}")
         key, number = submission.request.key, self._num_submits + 1
@@ -149,13 +148,10 @@ class WorkerSession:
             message.terms.ClearField("kv_key")
         if not self._outbox.takes_further:  # a worker of 0.1 refuses what it does not know, whatever it is
             leave_out_later_fields(message)
-        if not self._outbox.put(decode_pb2.SessionRequest(submit=message, submit_number=number)):
-            raise Overloaded(f"{self.worker.worker_id} does not take messages")
+        whole = decode_pb2.SessionRequest(submit=message, submit_number=number)
+        self._begin_attempt(key, whole, sink, is_metered=submission.meter is not None)
         self._num_submits = number
-        self._sinks[key] = self._by_number[number] = sink
-        self._number_of[key] = number
-        if self._meter is not None and submission.meter is not None:
-            self._meter.begin(key.request_id)
+        self._by_number[number], self._number_of[key] = sink, number
 
     def take_over(
         self, key: RequestKey, num_received: Mapping[int, int], sink: AttemptSink, *, is_metered: bool
@@ -172,9 +168,18 @@ class WorkerSession:
             WorkerLost: the session has broken.
             Overloaded: the worker does not take messages.
         """
+        self._require_open()
+        self._begin_attempt(key, codec.take_over(key, num_received), sink, is_metered=is_metered)
+
+    def _require_open(self) -> None:
         if self.is_broken:
             raise WorkerLost(f"the session with {self.worker.worker_id} broke")
-        if not self._outbox.put(codec.take_over(key, num_received)):
+
+    def _begin_attempt(
+        self, key: RequestKey, message: decode_pb2.SessionRequest, sink: AttemptSink, *, is_metered: bool
+    ) -> None:
+        """Send what begins an attempt here, and let ``sink`` hear of it."""
+        if not self._outbox.put(message):
             raise Overloaded(f"{self.worker.worker_id} does not take messages")
         self._sinks[key] = sink
         if self._meter is not None and is_metered:

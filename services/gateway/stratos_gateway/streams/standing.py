@@ -9,7 +9,7 @@ from typing import Any
 
 from stratos.common.errors import StratosError, StreamGone
 from stratos.store.sealed.stream_store import Found, StreamRecord
-from stratos_gateway.answering.output import ChunkOutput
+from stratos_gateway.answering.output import ChunkOutput, StandingOutput
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.openai.rendering import Renderer
@@ -68,25 +68,6 @@ class _StandingRenderer(Renderer):
         return self._inner.stream_failure(error)
 
 
-class _StandingOutput(ChunkOutput):
-    """Nothing: what is told was, or will be, another request's output, which pays for it."""
-
-    tells_load = False
-
-    @property
-    def usage(self) -> Usage:
-        return Usage(0, 0, 0)
-
-    async def news(self) -> list[ChoiceChunk]:
-        return []
-
-    async def finish(self) -> list[ChoiceChunk]:
-        return []
-
-    def end_choice(self, index: int, reason: str) -> None:
-        """Nothing runs here."""
-
-
 class StandingAnswer:
     """The answer to a request for a background response.
 
@@ -101,7 +82,7 @@ class StandingAnswer:
     @asynccontextmanager
     async def open(self, request: ClientRequest[Any]) -> AsyncIterator[ChunkOutput]:
         """Nothing runs."""
-        yield _StandingOutput()
+        yield StandingOutput()
 
 
 async def keep_nothing(usage: Usage) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.families.family import ExpertNames, Family
@@ -98,9 +98,8 @@ def _sigmoid(fields: Fields, routing: Routing, num_experts: int) -> Routing:
         raise InvalidCheckpoint(
             "config.json: n_group leaves groups of one expert, and the best two are a group's score"
         )
-    return Routing(
-        num_chosen=routing.num_chosen,
-        norms_chosen=routing.norms_chosen,
+    return replace(
+        routing,
         is_sigmoid=True,
         scale=positive_number(fields, "routed_scaling_factor", 1.0),
         num_groups=num_groups,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stratos.engine.checkpoint.weight_schemes import OUTLIER, LinearScheme
 from stratos.engine.triton_kernels.codes.packing import PackedCodes
-from stratos.engine.triton_kernels.codes.products import COLUMNS, rows_of, step_of
+from stratos.engine.triton_kernels.codes.products import COLUMNS, rows_of, step_of, store_sums
 
 BLOCK = 1024
 """Elements of a row that a program cuts at once."""
@@ -106,10 +106,7 @@ def _byte_codes_kernel(
         x, row_codes, row_scales, places, is_row, codes, scales, columns, is_column, num_in,
         HAS_OUTLIERS, ROWS, COLUMNS, STEP,
     )  # fmt: skip
-    if bias is not None:
-        acc += tl.load(bias + columns, is_column, other=0.0).to(tl.float32)[:, None]
-    to = out + places[:, None] * num_out + columns[None, :]
-    tl.store(to, tl.trans(acc).to(out.dtype.element_ty), is_row[:, None] & is_column[None, :])
+    store_sums(out, acc, bias, places, is_row, columns, is_column, num_out)
 
 
 def cut_rows(x: Tensor, *, has_outliers: bool) -> tuple[Tensor, Tensor]:

@@ -13,8 +13,8 @@ from torch import Tensor
 from stratos.engine.checkpoint.weight_schemes import BYTE_ROWS, LinearScheme
 from stratos.engine.triton_kernels.codes.byte_products import byte_sums, cut_rows
 from stratos.engine.triton_kernels.codes.packing import PackedCodes
-from stratos.engine.triton_kernels.codes.products import COLUMNS, code_sums, step_of
-from stratos.engine.triton_kernels.experts import blocks_for, expert_of_block
+from stratos.engine.triton_kernels.codes.products import COLUMNS, code_sums, step_of, store_sums
+from stratos.engine.triton_kernels.experts import blocks_for, expert_of_block, pairs_of_block
 
 ADDRESSES = 3
 """Of codes, scales and parts."""
@@ -49,11 +49,7 @@ def _expert_codes_kernel(
     """Grid (blocks of columns, blocks of rows). ``row_codes`` is ``None`` where rows are multiplied as they are."""
     expert, first, end = expert_of_block(begins, tl.program_id(1), NUM_EXPERTS, EXPERTS_PADDED, ROWS)
     if expert < NUM_EXPERTS:
-        pairs = first + tl.arange(0, ROWS)
-        is_pair = pairs < end
-        places = pairs.to(tl.int64)
-        if NUM_CHOSEN > 0:
-            places = tl.load(order + pairs, mask=is_pair, other=0) // NUM_CHOSEN
+        pairs, is_pair, places = pairs_of_block(order, first, end, NUM_CHOSEN, ROWS)
         columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
         is_column, own = columns < num_out, addresses + expert * FIELDS
         codes = tl.multiple_of(tl.load(own).to(tl.pointer_type(CODES)), 16)
@@ -71,8 +67,7 @@ def _expert_codes_kernel(
                 x, places, is_pair, codes, scales, parts, table, columns, is_column, num_in, num_out,
                 SCHEME, GROUP, ROWS, COLUMNS, STEP,
             )  # fmt: skip
-        to = out + pairs.to(tl.int64)[:, None] * num_out + columns[None, :]
-        tl.store(to, tl.trans(acc).to(out.dtype.element_ty), is_pair[:, None] & is_column[None, :])
+        store_sums(out, acc, None, pairs.to(tl.int64), is_pair, columns, is_column, num_out)
 
 
 @dataclass(frozen=True, slots=True)

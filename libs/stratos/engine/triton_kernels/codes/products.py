@@ -67,6 +67,15 @@ def code_sums(
     return acc
 
 
+@triton.jit
+def store_sums(out, acc, bias, places, is_row, columns, is_column, num_out):
+    """Write [COLUMNS, ROWS] of sums, and a bias beyond them, to the rows at ``places``."""
+    if bias is not None:
+        acc += tl.load(bias + columns, is_column, other=0.0).to(tl.float32)[:, None]
+    to = out + places[:, None] * num_out + columns[None, :]
+    tl.store(to, tl.trans(acc).to(out.dtype.element_ty), is_row[:, None] & is_column[None, :])
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def _codes_kernel(
     out,
@@ -93,10 +102,7 @@ def _codes_kernel(
         x, places, is_row, codes, scales, parts, table, columns, is_column, num_in, num_out,
         SCHEME, GROUP, ROWS, COLUMNS, STEP,
     )  # fmt: skip
-    if bias is not None:
-        acc += tl.load(bias + columns, is_column, other=0.0).to(tl.float32)[:, None]
-    to = out + places[:, None] * num_out + columns[None, :]
-    tl.store(to, tl.trans(acc).to(out.dtype.element_ty), is_row[:, None] & is_column[None, :])
+    store_sums(out, acc, bias, places, is_row, columns, is_column, num_out)
 
 
 def step_of(group: int, dtype: torch.dtype) -> int:
