@@ -120,6 +120,10 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
         }
         for pool, ran in runs.items()
     }
+    more = {}
+    if {"processes", "ray"} <= runs.keys():
+        ratios = [ray.seconds / own.seconds for own, ray in zip(runs["processes"], runs["ray"], strict=True)]
+        more["ray_overhead_percent"] = round(100 * (median(ratios) - 1), 1)
     are_equal = len({run.digest for ran in runs.values() for run in ran}) == 1
     cells = [
         (pool, str(args.lines), f"{median(one['seconds'])}", f"{median(one['whole_s'])}", str(one["driver_peak_mib"]))
@@ -133,6 +137,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
         "block_lines": args.block_lines,
         "are_equal": are_equal,
         "pools": found,
+        **more,
         "table": table(("pool", "lines", "s of blocks", "s in all", "driver MiB"), cells),
     }
 

@@ -57,7 +57,9 @@ from stratos.store.sealed.answer_store import AnswerStore
 from stratos.store.sealed.batch_store import BatchStore
 from stratos.store.sealed.file_rewrites import FileRewrites
 from stratos.store.sealed.file_store import FileBounds, FileStore
+from stratos.store.sealed.moved_texts import MovedTexts
 from stratos.store.sealed.response_store import ResponseBounds, ResponseStore
+from stratos.store.sealed.stream_spill import SpillBounds, StreamSpill
 from stratos.store.sealed.stream_store import StreamBounds, StreamStore
 from stratos.store.tenancy.sub_keys import SubKeys
 from stratos.store.urls import open_store
@@ -176,7 +178,7 @@ async def open_backends(
         receipts = ReceiptStore(redis, settings.records, *bounds, store_id)
     older = OlderLedgers(ledger, partial(living_tenants, follower), follower.first_look)
     platform = _platform_keys(settings)
-    answers, responses, streams, sub_keys = None, None, None, SubKeys(follower, platform)
+    answers, responses, streams, spill, sub_keys = None, None, None, None, SubKeys(follower, platform)
     if platform is not None and settings.ledger.shared_responses_bytes:
         shared_bytes = settings.ledger.shared_responses_bytes
         answers = AnswerStore(redis, settings.records, shared_bytes, sub_keys.find, store_id)
@@ -188,7 +190,9 @@ async def open_backends(
         responses = ResponseStore(redis, settings.records, kept, sub_keys.find, objects, share.check, store_id)
         tasks["response-objects"] = ObjectSweep(responses, config.sweep_s).run
     if platform is not None and settings.streams.tenant_bytes:
-        streams = open_streams(redis, settings, sub_keys, store_id)
+        streams, spill = open_streams(redis, settings, sub_keys, store_id, objects, metrics)
+        if spill is not None:
+            tasks["stream-spill"] = spill.run
     continuations, redemptions = None, None
     if platform is not None and settings.continuations.kept_s:
         continuations = ContinuationTokens(sub_keys.find, settings.continuations)
@@ -204,7 +208,7 @@ async def open_backends(
     if num_series := settings.observe.max_tenant_series:
         look_s = settings.observe.tenant_series_interval_s
         largest = TenantTokenStore(redis, settings.records, num_series, look_s, store_id)
-    places = receipts, answers, responses, streams, batches, files, largest
+    places = receipts, answers, responses, streams, spill, batches, files, largest
     stored = [kept.forget for kept in places if kept is not None]
     rewrites = FileRewrites(redis, settings.records, clock, settings.admin.forget_after_s, store_id)
     forget = [routers.forget_tenant, *stored, rewrites.forget]
@@ -303,9 +307,21 @@ def open_shelf(
     return shelf
 
 
-def open_streams(redis: Redis, settings: GatewaySettings, sub_keys: SubKeys, store_id: StoreId) -> StreamStore:
-    """The records of streams."""
+def open_streams(
+    redis: Redis,
+    settings: GatewaySettings,
+    sub_keys: SubKeys,
+    store_id: StoreId,
+    objects: ObjectStore | None,
+    metrics: GatewayMetrics,
+) -> tuple[StreamStore, StreamSpill | None]:
+    """The records of streams, and what moves texts of theirs to the object store."""
     config = settings.streams
+    does_spill, most = objects is not None and config.spill_after_s > 0, int(config.spill_part * config.tenant_bytes)
+
+    def count(event: str, number: int) -> None:
+        metrics.stream_records.labels(event).inc(number)
+
     bounds = StreamBounds(
         lease_s=config.lease_s,
         kept_s=config.kept_s,
@@ -313,10 +329,19 @@ def open_streams(redis: Redis, settings: GatewaySettings, sub_keys: SubKeys, sto
         tenant_streams=config.tenant_streams,
         queued_s=config.background_s,
         tenant_queued=config.background_queued,
+        spill_bytes=most if does_spill else 0,
+        spill_look_s=config.spill_after_s / 4,
     )
-    return StreamStore(
-        redis, settings.records, bounds, new_incarnation(), sub_keys.find, store_id, settings.model.served_name
+    own, model = new_incarnation(), settings.model.served_name
+    moved = MovedTexts(objects, config.spill_call_s, count)
+    streams = StreamStore(redis, settings.records, bounds, own, sub_keys.find, store_id, model, moved)
+    if objects is None or not does_spill:
+        return streams, None
+    when = SpillBounds(
+        tenant_bytes=most, after_s=config.spill_after_s, kept_s=config.kept_s, poll_s=config.spill_poll_s
     )
+    at = redis, settings.records, when, streams.keys, streams.key, objects, store_id, count
+    return streams, StreamSpill(*at)
 
 
 def _open_objects(settings: GatewaySettings, stack: AsyncExitStack) -> ObjectStore | None:

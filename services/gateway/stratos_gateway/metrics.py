@@ -211,8 +211,12 @@ class GatewayMetrics(Instruments):
         "stratos_stream_records",
         "Records of streams, by what happened: made, replayed, taken (over from a gateway that is gone), "
         "attached (those of them whose worker went on), fenced, cancelled, gone, "
-        "queued (without a client), or none though one was wanted.",
-        "event", zeros=("made", "replayed", "taken", "attached", "fenced", "cancelled", "gone", "queued", "none"),
+        "queued (without a client), spilled (to the object store), unread (there, for now), lost (there), "
+        "or none though one was wanted.",
+        "event", zeros=(
+            "made", "replayed", "taken", "attached", "fenced", "cancelled", "gone", "queued", "spilled", "unread",
+            "lost", "none",
+        ),
     )
     continuations = counter(
         "stratos_continuations",

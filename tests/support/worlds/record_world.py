@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import base64
+from collections import Counter
 
 from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
 from stratos.common.clock import FakeClock
 from stratos.store.data_keys import seal
+from stratos.store.object_store import ObjectStore
 from stratos.store.records.settings import RecordStoreConfig
+from stratos.store.sealed.moved_texts import MovedTexts
+from stratos.store.sealed.stream_spill import SpillBounds, StreamSpill
 from stratos.store.sealed.stream_store import Found, StreamAsk, StreamBounds, StreamRecord, StreamStore
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.openai.chunks import ChoiceChunk
@@ -19,6 +23,7 @@ from stratos_gateway.streams.owned import OwnedStream, Ownership
 
 FLUSH_S, LEASE_S = 0.05, 0.6
 TENANT = "ten_a"
+KEY = b"k" * 32
 RECORDS = f"{RecordStoreConfig().prefix}:streams:{TENANT}"
 FRAMES = f"{RECORDS}:frames"
 
@@ -26,16 +31,41 @@ FRAMES = f"{RECORDS}:frames"
 class Gateway:
     """What records streams at one gateway, whose turns the test takes."""
 
-    def __init__(self, redis: Redis, name: str, lease_s: float = LEASE_S) -> None:
-        bounds = StreamBounds(lease_s=lease_s, kept_s=60.0, tenant_bytes=1 << 20, tenant_streams=100)
+    def __init__(
+        self,
+        redis: Redis,
+        name: str,
+        lease_s: float = LEASE_S,
+        objects: ObjectStore | None = None,
+        tenant_bytes: int = 1 << 20,
+        after_s: float = 600.0,
+    ) -> None:
+        bounds = StreamBounds(
+            lease_s=lease_s,
+            kept_s=60.0,
+            tenant_bytes=tenant_bytes,
+            tenant_streams=1000,
+            spill_bytes=tenant_bytes // 2 if objects else 0,
+            spill_look_s=0.001,
+        )
         self.clock = FakeClock()
-        self.store = StreamStore(redis, RecordStoreConfig(), bounds, name, lambda tenant, purpose: b"k" * 32)
+        self.events: Counter[str] = Counter()
+        config, moved = RecordStoreConfig(), MovedTexts(objects, 5.0, self.count)
+        self.store = StreamStore(redis, config, bounds, name, lambda tenant, purpose: KEY, moved=moved)
+        if objects is not None:
+            when = SpillBounds(tenant_bytes=bounds.spill_bytes, after_s=after_s, kept_s=60.0, poll_s=0.001)
+            keys, sub_key = self.store.keys, self.store.key
+            self.spill = StreamSpill(redis, config, when, keys, sub_key, objects, on_event=self.count)
         self.desk = StreamDesk(self.store, self.clock, FLUSH_S, GatewayMetrics(CollectorRegistry()))
         self.failures: list[str] = []
 
-    async def begin(self, name: str) -> OwnedStream:
+    def count(self, event: str, number: int) -> None:
+        """Count what happened to records."""
+        self.events[event] += number
+
+    async def begin(self, name: str, head: bytes = b"head") -> OwnedStream:
         """Make a record."""
-        found = await self.store.open(StreamAsk(tenant_id=TENANT, stream_id=name, head=b"head"))
+        found = await self.store.open(StreamAsk(tenant_id=TENANT, stream_id=name, head=head))
         assert found.found is Found.MADE
         return self.own(name, Ownership(number=found.number))
 
@@ -78,7 +108,7 @@ def tokens_of(record: StreamRecord) -> list[int]:
 
 def sealed(plain: bytes, place: str) -> bytes:
     """A text as it lies in Redis."""
-    return base64.b64encode(seal(b"k" * 32, plain, place.encode()))
+    return base64.b64encode(seal(KEY, plain, place.encode()))
 
 
 def note(stream: OwnedStream, token_id: int) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import base64
 import sys
 from array import array
+from binascii import b2a_base64
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from weakref import WeakValueDictionary
 
 from redis.asyncio import Redis
 
-from stratos.store.data_keys import BrokenSeal, unseal
+from stratos.store.data_keys import BrokenSeal, PlaceCipher, unseal
 from stratos.store.sealed.stream_scripts import MOST_TURNS, OLD_SLOTS
 
 _WORD_BYTES, _ENTRY_WORDS = 4, 3
@@ -135,6 +136,16 @@ class StreamFrames:
 def frame_place(tenant_id: str, field: str) -> str:
     """Name of the place that a frame is sealed for."""
     return f"{tenant_id}/frames/{field}"
+
+
+def sealed_by(cipher: PlaceCipher, plain: bytes, place: str) -> str:
+    """A text of a place, sealed."""
+    return b2a_base64(cipher.seal(plain, place.encode()), newline=False).decode()  # ``b64encode``, without its checks
+
+
+def sealed_text(key: bytes, plain: bytes, place: str) -> str:
+    """The same for one text alone."""
+    return sealed_by(PlaceCipher(key), plain, place)
 
 
 def opened_text(key: bytes, text: str, place: str) -> bytes:

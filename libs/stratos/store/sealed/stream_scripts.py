@@ -7,6 +7,8 @@ t its number in them, wn number of blocks then, wf turn of the newest frame, whi
 once more where its frames are named by their turns; and of one without a client q, the milliseconds that it is kept
 while it is open.  Gateways of the version before write blocks without wm, and each frame in one of 16 places.
 
+Of one that has texts in the object store ``spill_scripts`` has more.
+
 Frames of a tenant: <gateway>/<turn> the newest tokens of all its streams there, <gateway>/n turn and <gateway>/t
 milliseconds of the last one, <gateway>! ids of streams that it is to look after, since it lost them.
 """
@@ -17,7 +19,7 @@ OLD_SLOTS = 16
 """Places for frames of a gateway of the version before."""
 
 # KEYS: hash, ends, bytes, queue of one tenant, tenants that have a queue, and frames of the tenant.
-_HEAD = """
+HEAD = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local function add_bytes(keys, number) if number ~= 0 then redis.call('INCRBY', keys[3], number) end end
@@ -83,21 +85,23 @@ local function put_block(keys, id, meta, block, text, owner, number)
 end
 """
 
-# ARGV: id, gateway, milliseconds of a lease, milliseconds that it is kept, fingerprint or "", sealed head or "" to make
-# none, first block that is wanted, 1 where a stream without a living owner may be taken, most bytes, most streams,
-# milliseconds that one without a client is kept while it is open (0 for others), most of those, tenant.
+# KEYS: besides, tenants by the milliseconds at which it is looked whether texts of theirs are to move. ARGV: id,
+# gateway, milliseconds of a lease, milliseconds that it is kept, fingerprint or "", sealed head or "" to make none,
+# first block that is wanted, 1 where a stream without a living owner may be taken, most bytes, most streams,
+# milliseconds that one without a client is kept while it is open (0 for others), most of those, tenant, bytes over
+# which texts move at once (0 where none ever do), milliseconds after which it is looked in any case.
 # Answers {what, epoch, head, end, gateway of the frames, number in them, turns of the first and of the last that go on
-# from the newest block, 1 where those are named by their turns, block, ...}.
+# from the newest block, 1 where those are named by their turns, JSON of where texts were moved or "", block, ...}.
 OPEN = (
-    _HEAD
+    HEAD
     + """
 local id, owner, lease, ttl, first = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[7])
 local meta = living(KEYS, id)
 if not meta then
-  if ARGV[6] == '' then return {'none', 0, '', '', '', 0, 1, 0, 1} end
+  if ARGV[6] == '' then return {'none', 0, '', '', '', 0, 1, 0, 1, ''} end
   meta = {s = 'open', o = owner, e = 1, l = now + lease, f = ARGV[5], n = 0, b = 2 * #id + 400}
   if ARGV[11] ~= '0' then
-    if redis.call('ZCARD', KEYS[4]) >= tonumber(ARGV[12]) then return {'full', 0, '', '', '', 0, 1, 0, 1} end
+    if redis.call('ZCARD', KEYS[4]) >= tonumber(ARGV[12]) then return {'full', 0, '', '', '', 0, 1, 0, 1, ''} end
     meta.o, meta.e, meta.l, meta.q = '', 0, 0, tonumber(ARGV[11])
     redis.call('ZADD', KEYS[4], now, id)
     redis.call('ZADD', KEYS[5], 'NX', 0, ARGV[13])
@@ -113,9 +117,13 @@ if not meta then
     drop(KEYS, oldest)
   end
   keep(KEYS)
-  return {'made', meta.e, '', '', '', 0, 1, 0, 1}
+  if ARGV[14] ~= '0' then
+    local is_over = tonumber(redis.call('GET', KEYS[3])) > tonumber(ARGV[14])
+    redis.call('ZADD', KEYS[7], 'LT', is_over and now or now + ARGV[15], ARGV[13])
+  end
+  return {'made', meta.e, '', '', '', 0, 1, 0, 1, ''}
 end
-if ARGV[5] ~= '' and meta.f ~= ARGV[5] then return {'other', meta.e, '', '', '', 0, 1, 0, 1} end
+if ARGV[5] ~= '' and meta.f ~= ARGV[5] then return {'other', meta.e, '', '', '', 0, 1, 0, 1, ''} end
 local what, writer, number, from, last = meta.s, meta.w or '', meta.t or 0, 1, 0
 if what == 'open' then what = ARGV[8] == '1' and (meta.o == '' or meta.l <= now) and 'taken' or 'live' end
 if what ~= 'done' and first < meta.n and meta.wn == meta.n then
@@ -128,7 +136,8 @@ if what == 'taken' then
   keep(KEYS)
 end
 local function text(field) return redis.call('HGET', KEYS[1], id .. '/' .. field) or '' end
-local found = {what, meta.e, text('h'), text('d'), writer, number, from, last, meta.wm == writer and 1 or 0}
+local found = {what, meta.e, text('h'), text('d'), writer, number, from, last, meta.wm == writer and 1 or 0,
+  meta.x and cjson.encode(meta.x) or ''}
 for block = first, meta.n - 1 do
   table.insert(found, text(block))
 end
@@ -145,7 +154,7 @@ return found
 # stream (ok, fenced, cancelled, gone) and the ids of streams of these tenants that the gateway has lost, each after a
 # blank.
 WRITE = (
-    _HEAD
+    HEAD
     + """
 local owner, lease, ttl, found = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), {}
 local function keys_of(place) return {unpack(KEYS, 6 * place + 1, 6 * place + 6)} end
@@ -210,7 +219,7 @@ return table.concat(found)
 
 # ARGV: id, milliseconds that it is kept. Answers the state before, or none.
 CANCEL = (
-    _HEAD
+    HEAD
     + """
 local meta = living(KEYS, ARGV[1])
 if not meta then return 'none' end
@@ -228,7 +237,7 @@ return before
 # ARGV: tenant, milliseconds in which one that is found is not looked for again. Answers {id, epoch} of a stream without
 # a client that is due and that no gateway has, or nothing.
 CLAIM = (
-    _HEAD
+    HEAD
     + """
 redis.call('ZADD', KEYS[5], now, ARGV[1])
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now, 'LIMIT', 0, 16)) do
@@ -249,7 +258,7 @@ return nil
 
 # ARGV: id, gateway, which gives it up, milliseconds until it is due.
 DELAY = (
-    _HEAD
+    HEAD
     + """
 local id = ARGV[1]
 local meta = living(KEYS, id)
@@ -262,7 +271,7 @@ redis.call('ZADD', KEYS[4], 'XX', now + ARGV[3], id)
 
 # ARGV: id, gateway, milliseconds that it is kept, sealed end. Ends a stream that no other gateway has.
 FAIL = (
-    _HEAD
+    HEAD
     + """
 local id = ARGV[1]
 local meta = living(KEYS, id)
@@ -277,7 +286,7 @@ return 1
 
 # ARGV: id. Answers 1 where there was one.
 DROP = (
-    _HEAD
+    HEAD
     + """
 local meta = living(KEYS, ARGV[1])
 if not meta then return 0 end

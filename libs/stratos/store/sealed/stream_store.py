@@ -7,19 +7,21 @@
 <prefix>:streams:<tenant>:frames  hash: newest tokens of all its streams at each gateway, sealed together
 <prefix>:streams:<tenant>:queue:<model>   sorted set of open ones without a client, by the milliseconds of their turns
 <prefix>:streams:queues:<model>           sorted set of tenants that have a queue, by the milliseconds of the last look
+<prefix>:streams:tenants                  sorted set of tenants, of whose records texts may move (``stream_spill``)
 
 A record has one owner, by a lease; who takes it over raises its epoch, and what the older owner writes then is
 refused.  Its blocks are written seldom; what came since then is in its owner's frames (``stream_frames``), one for all
-streams of a tenant at a time, so that a token costs next to nothing.  Where a tenant has no room, the records that
-were written longest ago go first: a stream whose record has gone runs on, and cannot be resumed.
+streams of a tenant at a time, so that a token costs next to nothing.  Texts of what was written longest ago move to the
+object store before a tenant's room is used up, and are read from there.  Where there is none, or they come quicker than
+that, whole records go, the oldest first: a stream whose record has gone runs on, and cannot be resumed.
 """
 
 from __future__ import annotations
 
-import base64
+import asyncio
+import contextlib
 import enum
 import itertools
-from binascii import b2a_base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -27,15 +29,26 @@ from typing import Any
 
 import orjson
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
+from stratos.common.errors import DependencyDown
 from stratos.store.counters.guard import GuardedScript, StoreId, any_store
 from stratos.store.counters.script_line import ScriptLine
-from stratos.store.data_keys import PlaceCipher, Purpose, seal
+from stratos.store.data_keys import PlaceCipher, Purpose
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
 from stratos.store.sealed import stream_scripts as scripts
 from stratos.store.sealed.answer_store import SubKey
-from stratos.store.sealed.stream_frames import FrameTurns, StreamFrame, StreamFrames, frame_place, opened_text
+from stratos.store.sealed.moved_texts import NOWHERE, MovedTexts, RecordUnread
+from stratos.store.sealed.stream_frames import (
+    FrameTurns,
+    StreamFrame,
+    StreamFrames,
+    frame_place,
+    opened_text,
+    sealed_by,
+    sealed_text,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +63,10 @@ class StreamBounds:
     """Most time of one without a client, until it has ended."""
     tenant_queued: int = 1000
     """Open ones without a client, of one tenant."""
+    spill_bytes: int = 0
+    """Of a tenant, over which texts move to the object store at once; 0 where none ever do."""
+    spill_look_s: float = 60.0
+    """Time in which it is looked in any case whether some are to move."""
 
 
 class Found(enum.StrEnum):
@@ -139,6 +156,10 @@ class StreamAsk:
     may_take: bool = True
     is_queued: bool = False
     """The record that it makes has no client, and no owner before a gateway takes it from the queue."""
+    wants_head: bool = True
+    """The head is read, too, where it lies in the object store."""
+    within_s: float | None = None
+    """Most time for Redis."""
 
 
 @dataclass(slots=True)
@@ -165,6 +186,7 @@ class StreamStore:
         sub_key: of a tenant.
         store_id: of the store that takes and gives them; ``None`` before it is known.
         model: base model of this gateway: it takes streams of no other one from queues.
+        moved: reads texts that were moved to the object store.
     """
 
     def __init__(
@@ -176,6 +198,7 @@ class StreamStore:
         sub_key: SubKey,
         store_id: StoreId = any_store,
         model: str = "",
+        moved: MovedTexts = NOWHERE,
     ) -> None:
         self._redis = redis
         self._model = model
@@ -183,6 +206,7 @@ class StreamStore:
         self.bounds = bounds
         self._owner = owner
         self._sub_key = sub_key
+        self._moved = moved
         self._open = GuardedScript(redis, config, scripts.OPEN, store_id)
         self._write = ScriptLine(redis, config, scripts.WRITE, store_id)
         self._cancel = GuardedScript(redis, config, scripts.CANCEL, store_id)
@@ -202,38 +226,72 @@ class StreamStore:
         return self._sub_key(tenant_id, Purpose.STREAM_RECORDS)
 
     async def open(self, ask: StreamAsk) -> StreamRecord:
-        """Find a record, make it, or take it over."""
-        key, bounds = self.key(ask.tenant_id), self.bounds
+        """Find a record, make it, or take it over.
+
+        Raises:
+            RecordUnread: there is one, and the object store has a part of it and does not answer.
+            StreamGone: a part of it is lost.
+            TimeoutError: Redis does not answer in time.
+        """
+        key = self.key(ask.tenant_id)
         if key is None:
             return StreamRecord(found=Found.NONE)
-        head = _sealed(key, ask.head, ask.tenant_id, ask.stream_id, "h") if ask.head else ""
-        args: list[str | int | float] = [
-            ask.stream_id, self._owner, self._lease_ms, self._kept_ms, ask.fingerprint, head, ask.first_block,
-            int(ask.may_take), bounds.tenant_bytes, bounds.tenant_streams,
-            int(bounds.queued_s * 1000) + self._kept_ms if ask.is_queued else 0, bounds.tenant_queued, ask.tenant_id,
-        ]  # fmt: skip
-        with translate_redis_errors():
-            answer: Any = await self._open(self._keys(ask.tenant_id), args)
+        async with asyncio.timeout(ask.within_s):
+            with translate_redis_errors():
+                answer: Any = await self._open(
+                    [*self.keys(ask.tenant_id), f"{self._head}:tenants"], self._args(key, ask)
+                )
+            what, epoch, head, end, writer, number_there, first, last, is_by_turn, moved, *blocks = answer
+            if ask.seen[0] == writer and what != Found.TAKEN:
+                first = max(first, ask.seen[1] + 1)
+            turns = FrameTurns(ask.tenant_id, writer, first, last, is_by_turn=bool(is_by_turn))
+            with translate_redis_errors():
+                tail = await self._frames.tail(key, self.keys(ask.tenant_id)[-1], turns, number_there)
+        numbers = range(ask.first_block, ask.first_block + len(blocks))
+        texts = {"h": head, "d": end} | {str(number): text for number, text in zip(numbers, blocks, strict=True)}
+        if moved:
+            texts |= await self._read_moved(key, ask, Found(what), texts, moved)
 
-        def opened(text: str, field: object) -> bytes:
-            return opened_text(key, text, f"{ask.tenant_id}/{ask.stream_id}/{field}")
+        def opened(field: str) -> bytes:
+            return opened_text(key, texts[field], f"{ask.tenant_id}/{ask.stream_id}/{field}")
 
-        what, epoch, head, end, writer, number_there, first, last, is_by_turn, *blocks = answer
-        if ask.seen[0] == writer and what != Found.TAKEN:
-            first = max(first, ask.seen[1] + 1)
-        turns = FrameTurns(ask.tenant_id, writer, first, last, is_by_turn=bool(is_by_turn))
-        with translate_redis_errors():
-            tail = await self._frames.tail(key, self._keys(ask.tenant_id)[-1], turns, number_there)
         return StreamRecord(
             found=Found(what),
             epoch=int(epoch),
-            head=opened(head, "h"),
-            end=opened(end, "d"),
-            blocks=[opened(text, place) for place, text in enumerate(blocks, ask.first_block)],
+            head=opened("h"),
+            end=opened("d"),
+            blocks=[opened(str(number)) for number in numbers],
             tail=tail,
             number=next(self._numbers),
             seen=(writer, last),
         )
+
+    def _args(self, key: bytes, ask: StreamAsk) -> list[str | int | float]:
+        """Arguments of the script that finds a record."""
+        bounds = self.bounds
+        head = sealed_text(key, ask.head, f"{ask.tenant_id}/{ask.stream_id}/h") if ask.head else ""
+        return [
+            ask.stream_id, self._owner, self._lease_ms, self._kept_ms, ask.fingerprint, head, ask.first_block,
+            int(ask.may_take), bounds.tenant_bytes, bounds.tenant_streams,
+            int(bounds.queued_s * 1000) + self._kept_ms if ask.is_queued else 0, bounds.tenant_queued, ask.tenant_id,
+            bounds.spill_bytes, int(bounds.spill_look_s * 1000),
+        ]  # fmt: skip
+
+    async def _read_moved(
+        self, key: bytes, ask: StreamAsk, found: Found, texts: Mapping[str, str], moved: str
+    ) -> dict[str, str]:
+        """Texts that are wanted and have moved; what was taken over, and cannot be read now, is given up again."""
+        unread = {"d"} if found in (Found.LIVE, Found.TAKEN) else set()
+        if not ask.wants_head:
+            unread.add("h")
+        missing = {field for field, text in texts.items() if not text and field not in unread}
+        try:
+            return await self._moved.read(key, ask.tenant_id, ask.stream_id, orjson.loads(moved), missing)
+        except RecordUnread:
+            if found is Found.TAKEN:
+                with contextlib.suppress(DependencyDown, RedisError):  # else its lease ends by itself
+                    await self.delay(ask.tenant_id, ask.stream_id, 0)
+            raise
 
     async def write(
         self,
@@ -258,7 +316,7 @@ class StreamStore:
             tenant = self._tenant(tenants, frame.tenant_id)
             if tenant.cipher is not None:
                 name = frame_place(frame.tenant_id, f"{self._owner}/{frame.turn}")
-                text = _text(tenant.cipher, frame.entries, name) if frame.entries else ""
+                text = sealed_by(tenant.cipher, frame.entries, name) if frame.entries else ""
                 framed.append((tenant.place, frame.turn, text, [f"{self._owner}/{turn}" for turn in frame.dropped]))
         renewed = [(self._tenant(tenants, tenant_id).place, " ".join(ids)) for tenant_id, ids in renewals.items()]
         self._tenants = tenants
@@ -275,8 +333,8 @@ class StreamStore:
         if cipher is None:  # the tenant is being deleted: its record goes with it
             return place, stream_id, -1, -1, "", "", "", 0
         head = f"{write.tenant_id}/{stream_id}/"
-        content = _text(cipher, write.content, f"{head}{write.block}") if write.block >= 0 else ""
-        end = _text(cipher, write.end, f"{head}d") if write.end else ""
+        content = sealed_by(cipher, write.content, f"{head}{write.block}") if write.block >= 0 else ""
+        end = sealed_by(cipher, write.end, f"{head}d") if write.end else ""
         return place, stream_id, write.epoch, write.block, content, write.ends, end, write.number
 
     def _tenant(self, tenants: dict[str, _TenantOfCall], tenant_id: str) -> _TenantOfCall:
@@ -285,7 +343,7 @@ class StreamStore:
             key, found = self.key(tenant_id), self._tenants.get(tenant_id)
             if found is None or found.key != key:
                 cipher = None if key is None else PlaceCipher(key, _NONCES)
-                found = _TenantOfCall(key, cipher, [name.encode() for name in self._keys(tenant_id)])
+                found = _TenantOfCall(key, cipher, [name.encode() for name in self.keys(tenant_id)])
             found.place = len(tenants)
             tenants[tenant_id] = found
         return found
@@ -293,7 +351,7 @@ class StreamStore:
     async def cancel(self, tenant_id: str, stream_id: str) -> str:
         """End a stream for good; its state before: none, open, done, cancelled."""
         with translate_redis_errors():
-            return str(await self._cancel(self._keys(tenant_id), [stream_id, self._kept_ms]))
+            return str(await self._cancel(self.keys(tenant_id), [stream_id, self._kept_ms]))
 
     async def queues(self, most: int) -> list[str]:
         """Tenants that have streams without a client, the one that was looked at longest ago first."""
@@ -304,55 +362,37 @@ class StreamStore:
     async def claim(self, tenant_id: str) -> tuple[str, int] | None:
         """A stream of the tenant that is due, and how many owners it has had; no other gateway finds it for a lease."""
         with translate_redis_errors():
-            found: Any = await self._claim(self._keys(tenant_id), [tenant_id, self._lease_ms])
+            found: Any = await self._claim(self.keys(tenant_id), [tenant_id, self._lease_ms])
         return None if found is None else (found[0], int(found[1]))
 
     async def delay(self, tenant_id: str, stream_id: str, after_s: float) -> None:
         """Give a queued stream up, which is due again after a time."""
         with translate_redis_errors():
-            await self._delay(self._keys(tenant_id), [stream_id, self._owner, int(after_s * 1000)])
+            await self._delay(self.keys(tenant_id), [stream_id, self._owner, int(after_s * 1000)])
 
     async def fail(self, tenant_id: str, stream_id: str, end: bytes) -> bool:
         """End a stream with an error, unless another gateway has it; whether it was ended."""
         key = self.key(tenant_id)
         if key is None:
             return False
-        args: list[str | int | float] = [
-            stream_id,
-            self._owner,
-            self._kept_ms,
-            _sealed(key, end, tenant_id, stream_id, "d"),
-        ]
+        text = sealed_text(key, end, f"{tenant_id}/{stream_id}/d")
         with translate_redis_errors():
-            return bool(await self._fail(self._keys(tenant_id), args))
+            return bool(await self._fail(self.keys(tenant_id), [stream_id, self._owner, self._kept_ms, text]))
 
     async def drop(self, tenant_id: str, stream_id: str) -> bool:
         """Remove a record; whether there was one."""
         with translate_redis_errors():
-            return bool(await self._drop(self._keys(tenant_id), [stream_id]))
+            return bool(await self._drop(self.keys(tenant_id), [stream_id]))
 
     async def forget(self, tenant_id: str) -> None:
         """Remove all records of a tenant that is deleted."""
-        *own, queues, frames = self._keys(tenant_id)
+        *own, queues, frames = self.keys(tenant_id)
         with translate_redis_errors():
             await self._redis.delete(*own, frames)
             await self._redis.zrem(queues, tenant_id)
 
-    def _keys(self, tenant_id: str) -> list[str]:
-        head = f"{self._head}:{tenant_id}"
-        return [
-            head,
-            f"{head}:until",
-            f"{head}:bytes",
-            f"{head}:queue:{self._model}",
-            f"{self._head}:queues:{self._model}",
-            f"{head}:frames",
-        ]
-
-
-def _text(cipher: PlaceCipher, plain: bytes, place: str) -> str:
-    return b2a_base64(cipher.seal(plain, place.encode()), newline=False).decode()  # ``b64encode``, without its checks
-
-
-def _sealed(key: bytes, plain: bytes, tenant_id: str, stream_id: str, field: object) -> str:
-    return base64.b64encode(seal(key, plain, f"{tenant_id}/{stream_id}/{field}".encode())).decode()
+    def keys(self, tenant_id: str) -> list[str]:
+        """Names in Redis of all that there is of a tenant's records."""
+        own, model = f"{self._head}:{tenant_id}", self._model
+        queues = f"{own}:queue:{model}", f"{self._head}:queues:{model}"
+        return [own, f"{own}:until", f"{own}:bytes", *queues, f"{own}:frames"]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from redis.exceptions import RedisError
 
 from stratos.common.errors import DependencyDown, KeyReused, StreamGone
+from stratos.store.sealed.moved_texts import RecordUnread
 from stratos.store.sealed.stream_store import Found, StreamAsk, StreamRecord, StreamWrite
 from stratos_gateway.streams.asking import body_fingerprint, stream_id
 from stratos_gateway.streams.desk import SealedStreams
@@ -56,13 +57,16 @@ class KeptAnswers:
         Raises:
             KeyReused: the key came with another body, or to another route.
             StreamGone: its record cannot be read.
+            RecordUnread: nor can it now.
         """
         sub_key = self._store.key(tenant_id)
         if sub_key is None:
             yield None
             return
         stream, fingerprint = stream_id(sub_key, key), body_fingerprint(sub_key, path, body)
-        ask = StreamAsk(tenant_id=tenant_id, stream_id=stream, fingerprint=fingerprint, head=_HEAD)
+        ask = StreamAsk(
+            tenant_id=tenant_id, stream_id=stream, fingerprint=fingerprint, head=_HEAD, within_s=self._config.call_s
+        )
         found = await self._settled(ask)
         if found is None:
             yield None
@@ -80,8 +84,9 @@ class KeptAnswers:
         """The record once no other request makes its answer; ``None`` where the store does not say."""
         while True:
             try:
-                async with asyncio.timeout(self._config.call_s):
-                    found = await self._store.open(ask)
+                found = await self._store.open(ask)
+            except RecordUnread:
+                raise  # there is an answer, so another one would be a second bill
             except (DependencyDown, RedisError, TimeoutError):
                 return None
             if found.found is Found.NONE:  # the tenant's data key has gone

@@ -141,7 +141,7 @@ class FollowedOutput(ChunkOutput):
         following, deadline = self._following, asyncio.get_running_loop().time() + _PATIENCE_S
         ask = StreamAsk(
             tenant_id=following.tenant_id, stream_id=following.stream_id, first_block=self._reading.block,
-            seen=self._found.seen, may_take=following.may_take,
+            seen=self._found.seen, may_take=following.may_take, wants_head=False,
         )  # fmt: skip
         while True:
             try:

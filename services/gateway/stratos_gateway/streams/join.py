@@ -21,6 +21,7 @@ from stratos.common.errors import (
     StreamMoved,
 )
 from stratos.core.placement import Placement
+from stratos.store.sealed.moved_texts import RecordUnread
 from stratos.store.sealed.stream_store import Found, StreamAsk, StreamRecord
 from stratos_gateway.answering.chain import note_recorded
 from stratos_gateway.answering.output import Output
@@ -164,10 +165,12 @@ class StreamJoin:
             head=head,
             may_take=not is_background or RUN in http.scope,
             is_queued=is_background,
+            within_s=self._config.call_s,
         )
         try:
-            async with asyncio.timeout(self._config.call_s):
-                found = await self._desk.store.open(ask)
+            found = await self._desk.store.open(ask)
+        except RecordUnread:
+            raise  # there is one, so a second generation would be a second bill
         except (DependencyDown, RedisError, TimeoutError) as error:
             if has_seen or is_background:
                 raise DependencyDown(_UNREAD) from error

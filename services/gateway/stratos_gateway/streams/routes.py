@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from stratos.common.errors import DependencyDown, NotFound, StreamGone
 from stratos.core.tenant import Tenant
+from stratos.store.sealed.moved_texts import RecordUnread
 from stratos.store.sealed.stream_store import Found, StreamAsk, StreamRecord
 from stratos_gateway.answering.endpoint import Begun, Endpoint
 from stratos_gateway.answering.request import RESUMED
@@ -127,7 +128,7 @@ class BegunAnswers:
             return None
         try:
             head = decode_head((await look(self._store, tenant.id, stream_id(sub_key, key))).head)
-        except DependencyDown:
+        except (DependencyDown, StreamGone):
             return None  # its record could not be gone on with, either
         return None if head is None else Begun(head.identity.model_digest, head.body)
 
@@ -137,5 +138,7 @@ async def look(store: SealedStreams, tenant_id: str, stream: str, first_block: i
     ask = StreamAsk(tenant_id=tenant_id, stream_id=stream, first_block=first_block, may_take=False)
     try:
         return await store.open(ask)
+    except RecordUnread:
+        raise
     except (DependencyDown, RedisError) as error:
         raise DependencyDown("the record of this stream cannot be read") from error

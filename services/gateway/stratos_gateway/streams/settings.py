@@ -14,6 +14,15 @@ class StreamsConfig:
 
     tenant_bytes: Annotated[int, Ge(0)] = 32 * 1024 * 1024
     """Sealed bytes of each tenant in Redis; those that were written longest ago go first. 0 keeps no records."""
+    spill_part: Annotated[float, Gt(0)] = 0.5
+    """Part of ``tenant_bytes`` over which the oldest texts of records move to the object store; 1 and more waits for
+    their time alone."""
+    spill_after_s: Annotated[float, Ge(0)] = 600.0
+    """Seconds after its last write in which a record's texts move to the object store; 0 moves none at any time."""
+    spill_poll_s: Annotated[float, Gt(0)] = 1.0
+    """Seconds between two looks for texts that are to move."""
+    spill_call_s: Annotated[float, Gt(0)] = 5.0
+    """Most seconds that a request waits for texts that were moved; after that it is refused, and can ask again."""
     tenant_streams: Annotated[int, Gt(0)] = 20_000
     """Records of each tenant, whose idempotency keys are among them."""
     kept_s: Annotated[float, Gt(0)] = 3600.0
