@@ -219,9 +219,10 @@ async def chunk_cost(
     recorded_as: str = "",
     *,
     text_bytes: int = 0,
+    num_tokens: int = LONG_TOKENS,
 ) -> float:
-    """Microseconds of CPU per event, with streams that are open all the time."""
-    load = Load(platform, LONG_TOKENS, text_bytes=text_bytes, recorded_as=recorded_as)
+    """Microseconds of CPU per event, with streams of so many tokens that are open all the time."""
+    load = Load(platform, num_tokens, text_bytes=text_bytes, recorded_as=recorded_as)
     await load.open(num_streams)
     try:
         await load.until(lambda: min(load.num_chunks) >= WARM_CHUNKS)

@@ -6,6 +6,9 @@
 A platform as that of ``gateway_cost``; streams with an ``Idempotency-Key`` take turns with streams without one.  What
 the idle gateway takes is taken off.  The rest of a record, its making before placement, is in no chunk.  With
 ``--beside`` another checkout with a ``.venv`` of its own takes turns with this one; both platforms run all the time.
+With ``--off NAME=VALUE`` a platform of this checkout with that setting of its gateway does: what that part costs.
+
+    python -m scripts.bench.stream_records --off STREAMS__ATTACH_S=0 --tokens 64
 """
 
 from __future__ import annotations
@@ -18,18 +21,22 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.gateway_cost import arguments_of, chunk_cost, engine_settings, idle_ratio
+from scripts.bench.gateway_cost import LONG_TOKENS, arguments_of, chunk_cost, engine_settings, idle_ratio
 from scripts.bench.harness import ROOT, flag, run_bench, show, table
 from stratos.reproduce.load.local_platform import running_platform
 
 
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """Medians over rounds, and the median of the ratios within each."""
-    trees = {"this": ROOT} | ({"beside": args.beside} if args.beside else {})
+    trees = {"this": ROOT} | ({"beside": args.beside} if args.beside else {}) | ({"off": ROOT} if args.off else {})
+    name, _, value = args.off.partition("=")
+    changed = {"off": {f"STRATOS_GATEWAY_{name}": value}}
     rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in trees}
     with engine_settings(args.step_ms), contextlib.ExitStack() as stack:
         platforms = {
-            name: stack.enter_context(running_platform(*arguments_of(tree), program=tree / ".venv/bin/stratos"))
+            name: stack.enter_context(
+                running_platform(*arguments_of(tree), program=tree / ".venv/bin/stratos", env=changed.get(name, {}))
+            )
             for name, tree in trees.items()
         }
         idle = {name: idle_ratio(platform) for name, platform in platforms.items()}
@@ -38,7 +45,8 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
                 found: dict[bool, float] = {}
                 for is_recorded in (False, True) if number % 2 else (True, False):
                     key = f"bench-{os.getpid()}-{number}" if is_recorded else ""
-                    found[is_recorded] = asyncio.run(chunk_cost(platform, args.streams, args.chunks, idle[name], key))
+                    cost = chunk_cost(platform, args.streams, args.chunks, idle[name], key, num_tokens=args.tokens)
+                    found[is_recorded] = asyncio.run(cost)
                 rounds[name].append((found[False], found[True]))
                 show({name: [round(found[key], 1) for key in (False, True)], "load": round(os.getloadavg()[0], 1)})
     rows = {name: _row(pairs) for name, pairs in rounds.items()}
@@ -63,6 +71,8 @@ if __name__ == "__main__":
         __doc__,
         bench,
         flag("--beside", type=Path, help="another checkout that takes turns"),
+        flag("--off", default="", help="a setting of the gateway, as NAME=VALUE, of a platform that takes turns"),
+        flag("--tokens", type=int, default=LONG_TOKENS, help="of each stream; few have their beginnings count, too"),
         flag("--rounds", type=int, default=6),
         flag("--streams", type=int, default=256),
         flag("--step-ms", type=float, default=25.0, help="duration of a step of the fake engine"),

@@ -64,9 +64,9 @@ class StreamBounds:
     tenant_queued: int = 1000
     """Open ones without a client, of one tenant."""
     spill_bytes: int = 0
-    """Of a tenant, over which texts move to the object store at once; 0 where none ever do."""
+    """Bytes of a tenant over which texts move to the object store at once; 0 where none ever do."""
     spill_look_s: float = 60.0
-    """Time in which it is looked in any case whether some are to move."""
+    """Seconds until a look whether some are to move in any case."""
 
 
 class Found(enum.StrEnum):
@@ -297,7 +297,7 @@ class StreamStore:
         self,
         writes: Sequence[StreamWrite],
         frames: Sequence[StreamFrame] = (),
-        renewals: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        renewals: Mapping[str, str] = MappingProxyType({}),
     ) -> tuple[list[WriteOutcome], list[str]]:
         """News of many streams in one call; what came of each, and ids of streams that others have taken or ended.
 
@@ -307,7 +307,7 @@ class StreamStore:
         Args:
             writes: of streams, with their leases.
             frames: of tenants.
-            renewals: by tenant, ids and epochs of streams whose lease alone is renewed, a blank between.
+            renewals: ids and epochs of streams whose lease alone is renewed, by tenant, a blank between.
         """
         tenants: dict[str, _TenantOfCall] = {}
         rows = [self._row(self._tenant(tenants, write.tenant_id), write) for write in writes]
@@ -318,7 +318,7 @@ class StreamStore:
                 name = frame_place(frame.tenant_id, f"{self._owner}/{frame.turn}")
                 text = sealed_by(tenant.cipher, frame.entries, name) if frame.entries else ""
                 framed.append((tenant.place, frame.turn, text, [f"{self._owner}/{turn}" for turn in frame.dropped]))
-        renewed = [(self._tenant(tenants, tenant_id).place, " ".join(ids)) for tenant_id, ids in renewals.items()]
+        renewed = [(self._tenant(tenants, tenant_id).place, ids) for tenant_id, ids in renewals.items()]
         self._tenants = tenants
         keys = [key for tenant in tenants.values() for key in tenant.keys]
         with translate_redis_errors():
@@ -392,7 +392,7 @@ class StreamStore:
             await self._redis.zrem(queues, tenant_id)
 
     def keys(self, tenant_id: str) -> list[str]:
-        """Names in Redis of all that there is of a tenant's records."""
+        """Names in Redis of a tenant's records."""
         own, model = f"{self._head}:{tenant_id}", self._model
         queues = f"{own}:queue:{model}", f"{self._head}:queues:{model}"
         return [own, f"{own}:until", f"{own}:bytes", *queues, f"{own}:frames"]

@@ -117,7 +117,7 @@ class KeptAnswers:
         while True:
             await asyncio.sleep(self._store.bounds.lease_s / 3)
             with contextlib.suppress(DependencyDown, RedisError):
-                await self._store.write((), (), {ask.tenant_id: [f"{ask.stream_id} {epoch}"]})
+                await self._store.write((), (), {ask.tenant_id: f"{ask.stream_id} {epoch}"})
 
     async def _write(self, write: StreamWrite) -> None:
         """End the turn; where the store does not answer, its lease ends it, and the same request is computed again."""

@@ -27,13 +27,13 @@ from stratos.store.sealed.stream_store import (
     WriteOutcome,
 )
 from stratos_gateway.metrics import GatewayMetrics
-from stratos_gateway.streams.owned import OwnedStream, TenantFrames
+from stratos_gateway.streams.owned import LeaseRound, OwnedStream, TenantFrames
 
 _log = logging.getLogger(__name__)
 _MAX_ENDED = 10_000
 """Ends that wait for Redis; of more than that those that came first are given up: their leases end by themselves."""
 _MAX_WRITES = 250
-"""Of one call, and as many frames and leases: they hold Redis up for about 20, 32 and 10 microseconds each."""
+"""Of one call, and as many frames: they hold Redis up for about 20 and 32 microseconds each."""
 _RETRY_S = 0.5
 
 
@@ -57,7 +57,7 @@ class SealedStreams(Protocol):
         self,
         writes: Sequence[StreamWrite],
         frames: Sequence[StreamFrame] = (),
-        renewals: Mapping[str, Sequence[str]] = ...,
+        renewals: Mapping[str, str] = ...,
     ) -> tuple[list[WriteOutcome], list[str]]:
         """News of many streams, and leases; what came of each write, and ids of streams that were lost."""
         ...
@@ -103,7 +103,7 @@ class StreamDesk:
         self._flush_s = flush_s
         self._metrics = metrics
         self._owned: dict[OwnedStream, None] = {}
-        """In the order in which their leases are to be renewed."""
+        """All of this gateway."""
         self._due: dict[OwnedStream, None] = {}
         self._frames: dict[str, TenantFrames] = {}
         """By tenant that has streams here."""
@@ -111,11 +111,11 @@ class StreamDesk:
         """What removes frames of tenants that have none any more."""
         self._has_streams = asyncio.Event()
         self._num_turns = 0
-        self._renew_s = store.bounds.lease_s / 3
+        self._leases = LeaseRound(store.bounds.lease_s / 3, clock.now())
 
     def own(self, stream: OwnedStream) -> None:
         """Record a stream from now on."""
-        stream.renew_s = self._clock.now() + self._renew_s
+        self._leases.join(stream)
         if (frames := self._frames.get(stream.tenant_id)) is None:
             frames = self._frames[stream.tenant_id] = TenantFrames(stream.tenant_id)
         frames.num_streams += 1
@@ -130,6 +130,7 @@ class StreamDesk:
         if stream not in self._owned:
             return
         del self._owned[stream]
+        self._leases.leave(stream)
         frames = self._frames[stream.tenant_id]
         frames.leave(stream)
         if not frames.num_streams:
@@ -165,12 +166,15 @@ class StreamDesk:
         frames = self._take_frames()
         due = [stream for stream in self._due if stream.is_due and stream in self._owned]
         self._due.clear()
-        leases, begin = self._due_leases(), 0
+        leases, begin = self._leases.due(self._clock.now()), 0
+        num_calls = max(len(leases), -(-max(len(due), len(frames)) // _MAX_WRITES))
         try:
-            for begin in range(0, max(len(due), len(frames), len(leases)), _MAX_WRITES):
-                end = begin + _MAX_WRITES
-                await self._write(due[begin:end], frames[begin:end], leases[begin:end])
+            for call in range(num_calls):
+                begin, end = call * _MAX_WRITES, (call + 1) * _MAX_WRITES
+                names = leases[call].names if call < len(leases) else {}
+                await self._write(due[begin:end], frames[begin:end], names)
         except BaseException:
+            self._leases.renew_all()
             self._write_again(due[begin:], frames[begin:])
             raise
 
@@ -199,25 +203,15 @@ class StreamDesk:
                 found.append(frame)
         return found
 
-    def _due_leases(self) -> list[OwnedStream]:
-        """Streams whose leases alone are to be renewed."""
-        now_s, found = self._clock.now(), []
-        for stream in self._owned:
-            if stream.renew_s > now_s:
-                break
-            if not stream.is_due:
-                found.append(stream)
-        return found
-
     async def _write(
-        self, part: Sequence[OwnedStream], frames: Sequence[StreamFrame], leases: Sequence[OwnedStream]
+        self, part: Sequence[OwnedStream], frames: Sequence[StreamFrame], leases: Mapping[str, str]
     ) -> None:
         turn, ends, writes = self._num_turns, [stream.ends for stream in part], [stream.write() for stream in part]
         sizes = [stream.num_bytes for stream in part]
-        renewals: dict[str, list[str]] = {}
-        for stream in leases:
-            renewals.setdefault(stream.tenant_id, []).append(stream.lease)
-        found, lost = await self.store.write(writes, frames, renewals)
+        for stream in part:
+            if stream.ends:
+                self._leases.leave(stream)
+        found, lost = await self.store.write(writes, frames, leases)
         for stream, size, end, what in zip(part, sizes, ends, found, strict=True):
             if what is WriteOutcome.OK:
                 stream.note_written(size)
@@ -225,19 +219,11 @@ class StreamDesk:
                 self._settle(stream, end, what)
             elif stream.is_framed and stream in self._owned:
                 self._frames[stream.tenant_id].note_block(stream, turn)
-        self._note_leases([*part, *leases])
         if lost:
             ids = set(lost)
             for stream in self._owned:
                 if stream.stream_id in ids:
                     stream.become_due()  # what has become of it is told when it is written
-
-    def _note_leases(self, streams: Sequence[OwnedStream]) -> None:
-        renew_s = self._clock.now() + self._renew_s
-        for stream in streams:
-            if stream in self._owned:
-                del self._owned[stream]
-                stream.renew_s, self._owned[stream] = renew_s, None
 
     def _settle(self, stream: OwnedStream, ends: str, what: WriteOutcome) -> None:
         """Record a stream no more: its end is written, or it is not this gateway's."""
