@@ -45,12 +45,14 @@ class Store:
         self,
         writes: Sequence[StreamWrite],
         frames: Sequence[StreamFrame] = (),
-        renewals: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        renewals: Mapping[str, str] = MappingProxyType({}),
     ) -> tuple[list[WriteOutcome], list[str]]:
         self.calls.append(([write.tenant_id for write in writes], [frame.tenant_id for frame in frames]))
         if len(self.calls) == self.fails_at:
             raise DependencyDown("Redis does not answer")
-        self.leases += [lease for leases in renewals.values() for lease in leases]
+        for names in renewals.values():
+            words = names.split(" ")
+            self.leases += map(" ".join, zip(words[::2], words[1::2], strict=True))
         for write in writes:
             if write.block >= 0:
                 self.blocks[write.stream_id, write.block] = write.content
