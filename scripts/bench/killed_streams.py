@@ -2,12 +2,15 @@
 """Run mixed streams of all dialects while one of three gateways is lost: do clients that come back have all of it?
 
     python -m scripts.bench.killed_streams --out benchmarks/results/streams-killed-2core-cpu.json
+    python -m scripts.bench.killed_streams --faults kill --streams 300 --room 300000
 
 Three gateways, two routers and three workers of a fake engine, of ``stratos up``.  A client comes back after a lost
 connection, after two seconds without a byte, and (every second one, twice) after thirty events by itself: by the same
 POST with ``Last-Event-ID``, by GET of its stream, or by the same POST alone, as an SDK repeats it.  Expected are the
 texts of the same requests that nothing disturbed.  The ledger must have one whole entry of each that had a record at
 every connection; a try of a gateway that had none (its client left before it was told so) stands there beside it.
+Each stream is asked for once more at the end, which counts as a connection.  With ``--room`` records of the tenant have
+so many bytes in Redis, and the rest of them lies in the object store.
 """
 
 from __future__ import annotations
@@ -99,7 +102,7 @@ class Client:
         if self.last_id and way.startswith("GET"):
             asked = {"url": f"/streams/{self.stream}", "method": "GET"}
         async with http.stream(**asked, headers=headers, timeout=self.patience_s) as answer:
-            if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            if answer.status_code in (httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.TOO_MANY_REQUESTS):
                 self.num_refused += 1
                 return
             if answer.status_code != httpx.codes.OK:
@@ -160,6 +163,18 @@ def _has_finished(entry: LedgerEntry) -> bool:
     return entry.outcome is RequestOutcome.FINISHED
 
 
+def _num_objects(platform: Platform) -> int:
+    """Objects with texts of records."""
+    return sum(1 for path in Path(platform.data_dir).rglob("streams/*/*") if path.is_file())
+
+
+async def bytes_in_redis(redis_url: str) -> int:
+    """Memory of all records of streams, with their frames."""
+    async with open_redis(redis_url) as redis:
+        keys = [key async for key in redis.scan_iter(f"{RecordStoreConfig().prefix}:streams:*")]
+        return sum([await redis.memory_usage(key, samples=0) or 0 for key in keys])
+
+
 async def arm(platform: Platform, kind: str, texts: Sequence[str], args: argparse.Namespace) -> dict[str, Any]:
     """All streams under a fault of a gateway."""
     target = ChaosTarget(find_platform(Path(platform.data_dir)), Path(platform.data_dir))
@@ -172,7 +187,9 @@ async def arm(platform: Platform, kind: str, texts: Sequence[str], args: argpars
         open_streams = sum(not client.has_ended for client in clients)
         fault = Fault(kind, "gateway-1", lasting_s=_FAULTS[kind])
         proof, *_ = await asyncio.gather(fault.strike(target, asyncio.Event()), *running)
-    recorded = [client for client in clients if client.is_recorded]
+        again = [Client(client.name, client.number, args.tokens, patience_s=60) for client in clients]
+        await asyncio.gather(*(client.run(http) for client in again))
+    recorded = [client for client, last in zip(clients, again, strict=True) if client.is_recorded and last.is_recorded]
     entries = await entries_of(target.facts.redis_url, {client.name for client in recorded})
     whole = [entry for entry in entries if _has_finished(entry) and entry.counts.num_output == args.tokens]
     others = [entry for entry in entries if entry not in whole]
@@ -192,6 +209,9 @@ async def arm(platform: Platform, kind: str, texts: Sequence[str], args: argpars
         "different": sum(client.text != text for client, text in zip(clients, texts, strict=True)),
         "longer": sum(len(client.text) > len(text) for client, text in zip(clients, texts, strict=True)),
         "shorter": sum(len(client.text) < len(text) for client, text in zip(clients, texts, strict=True)),
+        "different_again": sum(client.text != text for client, text in zip(again, texts, strict=True)),
+        "objects": await asyncio.to_thread(_num_objects, platform),
+        "bytes_in_redis": await bytes_in_redis(target.facts.redis_url),
         "recorded": len(recorded),
         "billed_once": sum(found[client.name] == 1 for client in recorded),
         "tries_without_record": len(others),
@@ -225,9 +245,15 @@ async def run_arms(platform: Platform, args: argparse.Namespace) -> list[dict[st
 
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """Every fault of one gateway."""
-    with engine_settings(args.step_ms), running_platform(*_ARGUMENTS) as platform:
+    room = {
+        "STRATOS_GATEWAY_STREAMS__TENANT_BYTES": str(args.room),
+        "STRATOS_GATEWAY_STREAMS__SPILL_PART": "0.3",
+        "STRATOS_GATEWAY_STREAMS__SPILL_POLL_S": "0.1",
+    }
+    env = room if args.room else {}
+    with engine_settings(args.step_ms), running_platform(*_ARGUMENTS, env=env) as platform:
         rows = asyncio.run(run_arms(platform, args))
-    names = ("fault", "clients_that_returned", "taken_over", "different", "recorded", "billed_once")
+    names = ("fault", "clients_that_returned", "taken_over", "different", "different_again", "recorded", "billed_once")
     cells = [[str(row[name]) for name in names] for row in rows]
     return {"streams": args.streams, "tokens": args.tokens, "rows": rows, "table": table(names, cells)}
 
@@ -237,6 +263,7 @@ if __name__ == "__main__":
         __doc__,
         bench,
         flag("--streams", type=int, default=200),
+        flag("--room", type=int, default=0, help="bytes of the tenant's records in Redis; 0 for the gateway's default"),
         flag("--tokens", type=int, default=80, help="of each stream"),
         flag("--step-ms", type=float, default=150.0, help="duration of a step of the fake engine"),
         flag("--faults", nargs="+", choices=list(_FAULTS), default=list(_FAULTS)),

@@ -47,7 +47,7 @@ local settled = place < 0
 if settled then place = redis.call('ZCOUNT', KEYS[2], '-inf', '(' .. (redis.call('GET', KEYS[8]) or '0')) end
 local function movable(meta, id)
   local has_ended = meta.s == 'done' or meta.s == 'failed'
-  local is_left = has_ended or meta.o == '' or meta.l <= now - 60000
+  local is_left = has_ended or not meta.q and (meta.o == '' or meta.l <= now - 60000)
   local fields, size = has_ended and {'h', 'd'} or {'h'}, 0
   for block = math.max(0, (meta.xb or 0) - 1), is_left and meta.n - 1 or meta.n - 2 do table.insert(fields, block) end
   for _, field in ipairs(fields) do size = size + redis.call('HSTRLEN', KEYS[1], id .. '/' .. field) end
