@@ -1,6 +1,14 @@
-"""Copies of dataclasses with other values in some fields, at a third of the time of ``dataclasses.replace``.
+"""Records that every request makes by the dozen: frozen for the type checker, and made and copied fast.
 
-For records that every request copies; fields that no argument of the class sets are not supported.
+    @record(frozen=True, slots=True, kw_only=True)
+    class PlacementRequest: ...
+
+A frozen dataclass sets each field through ``object.__setattr__``, which takes twice the time of ``self.field = field``.
+``mypy`` reads ``record`` as ``dataclass`` itself, so it refuses every assignment to a field; at run time nothing does.
+Equality and hash are those of a frozen dataclass.
+
+``changed`` copies with other values in some fields, at a third of the time of ``dataclasses.replace``; fields that no
+argument of the class sets are not supported.
 """
 
 from __future__ import annotations
@@ -9,8 +17,19 @@ import dataclasses
 from collections.abc import Callable
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+if TYPE_CHECKING:
+    from dataclasses import dataclass as record
+else:
+
+    def record(*, frozen, slots, kw_only):
+        """A decorator like ``dataclass``; ``frozen`` is for the type checker."""
+        assert frozen, "a record is never changed"
+        return dataclasses.dataclass(unsafe_hash=True, slots=slots, kw_only=kw_only)
+
+
+__all__ = ["changed", "record"]
 RecordT = TypeVar("RecordT")
 
 

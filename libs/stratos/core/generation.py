@@ -11,6 +11,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stratos.common.changed import record
 from stratos.common.errors import StratosError
 from stratos.core.kv import promises_exact
 from stratos.core.ledger.usage import MeterTag
@@ -20,7 +21,7 @@ from stratos.core.requests.records import EngineRequest, FinishReason, PositionL
 from stratos.core.trace import NO_TRACE, TraceContext
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Submission:
     """One attempt of a request; choices with ``emitted_ids`` resume."""
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stratos.common.changed import record
 from stratos.common.ids import new_id
 from stratos.core.cache_changes import CacheLayout
 from stratos.core.requests.limits import BATCH_CLASS
@@ -59,7 +60,7 @@ class WorkerRef:
     role: WorkerRole
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class PlacementRequest:
     """Asks where one attempt of a request may run."""
 

@@ -24,9 +24,10 @@ from stratos_router.metrics import RouterMetrics
 from stratos_router.placement_loop import PlacementLoop
 from stratos_router.service import make_dispatcher
 from stratos_router.settings import RouterSettings
-from tests.support.worlds.fleet_samples import make_request, make_status
+from tests.support.worlds.fleet_samples import ledger, make_request, make_status
 
 STATUS_S = 0.05
+NUM_BLOCKS = 100_000
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class RoutedWorkers:
         service_s: shortest and longest time of a request.
         num_workers: each with ``num_seqs`` batch slots.
         choose: which router gets a request.
+        max_waiting: requests of a class that a router lets wait.
+        pressure: part of the workers' blocks that is taken, by what is not seen here.
     """
 
     def __init__(
@@ -68,10 +71,13 @@ class RoutedWorkers:
         num_workers: int = 2,
         num_seqs: int = 64,
         choose: ChooseRouter = active_router,
+        max_waiting: int = 1024,
+        pressure: float = 0.0,
     ) -> None:
         self.placed: list[PlacedRequest] = []
         self._clock = clock
         self._service_s, self._num_seqs, self._choose = service_s, num_seqs, choose
+        self._max_waiting, self._blocks = max_waiting, ledger(NUM_BLOCKS, allocated=round(pressure * NUM_BLOCKS))
         self._random = Random(1)
         self._names = [f"decode-{place}" for place in range(num_workers)]
         self._running = dict.fromkeys(self._names, 0)
@@ -83,7 +89,11 @@ class RoutedWorkers:
         self._tasks.append(asyncio.create_task(self._tell_often()))
 
     def _make_router(self) -> PlacementLoop:
-        settings = RouterSettings(discovery="static://decode@a:1", admission={"max_waiting_per_worker": 0})
+        settings = RouterSettings(
+            discovery="static://decode@a:1",
+            admission={"max_waiting_per_worker": 0},
+            queue={"max_requests": self._max_waiting},
+        )
         metrics = RouterMetrics(CollectorRegistry())
         router = PlacementLoop(make_dispatcher(settings, metrics, Random(1)), metrics, self._clock)
         members = [Member(name, f"{name}:1", WorkerRole.DECODE) for name in self._names]
@@ -128,6 +138,7 @@ class RoutedWorkers:
                 max_num_seqs=self._num_seqs,
                 num_routers=len(self.routers),
                 version=next(self._versions),
+                blocks=self._blocks,
             )
             for router in self.routers:
                 router.on_status(name, status)

@@ -16,6 +16,7 @@ from datetime import date, timedelta
 from functools import lru_cache
 from typing import Any
 
+from stratos.common.changed import record
 from stratos.core.ledger.itls import Itls
 from stratos.core.ledger.pricing import Amounts, Times, TokenCounts
 from stratos.core.ledger.usage import MeterTag
@@ -59,7 +60,7 @@ NO_STAGES = StageTimes()
 NO_TIMES = Times()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
     """One prompt of a request, with all its choices."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stratos.common.changed import record
 from stratos.core.requests.pins import NO_WRITES, CacheWrites
 from stratos.core.requests.records import RequestKey
 
@@ -48,7 +49,7 @@ class MeterTag:
     """Names that its client gave to what it was for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class UsageCount:
     """One attempt that has ended at a decode worker. Counts include what earlier attempts had emitted."""
 

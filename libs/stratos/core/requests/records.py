@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from stratos.common.changed import record
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
 
@@ -38,7 +39,7 @@ class ChoiceState:
     finished: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
     """One generation request: a prompt and the choices to sample for it.
 

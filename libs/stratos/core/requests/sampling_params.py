@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from stratos.common.changed import record
 from stratos.core.requests.grammar import GrammarSpec
 from stratos.core.requests.watermark import Watermark
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """Sampling parameters of a request; validated by ``stratos.core.requests.limits`` before they get here.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from stratos.common.changed import changed
+from stratos.common.changed import changed, record
 from stratos.core.adapter import BASE_MODEL, AdapterRef
 from stratos.core.requests.pins import NO_PINS, PinTerms
 
@@ -29,7 +29,7 @@ class Share:
 FULL_SHARE = Share()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class RequestTerms:
     """Tenant, class, adapter and times of a request.
 

@@ -13,8 +13,7 @@ and a prompt that a recovery computed again, are in none of these.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from stratos.common.changed import record
 from stratos.common.errors import Retryable, StratosError
 from stratos.core.generation import Receipt
 from stratos.core.ledger.entry import OWN_RANK, RequestOutcome
@@ -24,7 +23,7 @@ from stratos.core.requests.pins import NO_WRITES, CacheWrites
 from stratos.core.tenancy.plan import Plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Draft:
     """One prompt of an ended request, as its gateway saw it."""
 

@@ -29,8 +29,14 @@ class Entered:
             error: why; ``None`` where all went well. A step may suppress it, or raise another one in its place.
         """
         while self._steps:
+            step = self._steps.pop()
             try:
-                error = await _leave(self._steps.pop(), error)
+                if isinstance(step, AtEnd):
+                    step.settle()
+                elif error is None:
+                    await step.__aexit__(None, None, None)
+                elif await step.__aexit__(type(error), error, error.__traceback__):
+                    error = None
             except BaseException as another:
                 error = another
         if error is not None:
@@ -38,14 +44,3 @@ class Entered:
                 raise error
             finally:
                 del error  # its traceback has this frame
-
-
-async def _leave(step: Around, error: BaseException | None) -> BaseException | None:
-    """Leave one; returns the error that is left."""
-    if isinstance(step, AtEnd):
-        step.settle()
-    elif error is None:
-        await step.__aexit__(None, None, None)
-    elif await step.__aexit__(type(error), error, error.__traceback__):
-        return None
-    return error

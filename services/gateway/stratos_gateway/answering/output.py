@@ -95,6 +95,11 @@ class ChunkOutput(Output, Chunks):
     headers: ClassVar[Sequence[tuple[bytes, bytes]]] = ()
     """Headers of an answer that is this output's from its first byte on."""
 
+    @property
+    def is_ended(self) -> bool:
+        """Nothing comes behind what ``news`` told last, but perhaps an error; False where that is not known."""
+        return False
+
     def gives_way(self, error: StratosError) -> bool:
         """Whether another source follows after this error, as long as the client was sent nothing but comments."""
         return False

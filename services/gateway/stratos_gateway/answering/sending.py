@@ -68,9 +68,11 @@ class ChunkSender:
     ) -> None:
         """Errors before the first byte have a status of their own; later ones are the last event.
 
-        Where another source follows, its answer goes on in the stream that comments have begun.
+        Where another source follows, its answer goes on in the stream that comments have begun. The last chunk leaves
+        together with the stream's end: a write is a call of the system, and wakes the client.
         """
         stream, renderer, check = request.exchange.stream, request.prepared.renderer, request.prepared.check
+        last, unsent = b"", list[ChoiceChunk]()
         assert stream is not None, "opened around the sources"
 
         def confirm(fresh: list[ChoiceChunk]) -> None:
@@ -108,21 +110,29 @@ class ChunkSender:
                 if check is not None:
                     check.require(fresh)
                 request.begin_answer(output)
-                await stream.write(renderer.stream_part(fresh))
+                part = renderer.stream_part(fresh)
+                if chunks is output and output.is_ended:
+                    last, unsent = last + part, unsent + fresh
+                    continue
+                await stream.write(part)
                 confirm(fresh)
             if check is not None:
                 check.require(())
             usage = output.usage
             await request.prepared.keep(usage)
-            last = renderer.stream_end(usage)
+            end = renderer.stream_end(usage)
         except StratosError as error:
+            if unsent:
+                await stream.write(last)
+                confirm(unsent)
             is_next_tried = output.gives_way(error) and not request.has_answered
             if is_next_tried or not stream.is_started:
                 raise
             return await _end_with(request, stream, error)
         finally:
             output.send_now = output.send_token = None  # both know the output
-        await stream.end(last)
+        await stream.end(last + end)
+        confirm(unsent)
         request.end_whole()
 
 

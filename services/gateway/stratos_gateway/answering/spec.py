@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from stratos.common.changed import record
 from stratos.core.ledger.usage import MeterTag
 from stratos.core.placement import Placement
 from stratos.core.requests.continuation import num_prior_tokens
@@ -13,7 +12,7 @@ from stratos.core.requests.terms import RequestTerms
 from stratos.core.trace import NO_TRACE, TraceContext
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class GenerationSpec:
     """One prompt to generate from, checked and resolved."""
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from stratos.common.changed import record
 from stratos.common.errors import BadRequest, ModelNotFound, PermissionDenied, StratosError, StreamGone
 from stratos.core.adapter import BASE_MODEL, Adapter, AdapterRef
 from stratos.core.tenant import Tenant
@@ -34,7 +35,7 @@ HIDDEN = "/"
 """A name that no adapter can have; it is looked up in the place of one that is not allowed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class ModelTarget:
     """Model and adapter that a request runs on."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from stratos.common.changed import record
 from stratos.common.errors import StratosError
 from stratos.core.adapter import AdapterRef
 from stratos.core.requests.tools import ToolMode
@@ -17,7 +17,7 @@ from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.openai.event_bytes import TextTemplate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class AnswerIdentity:
     """All that an answer's bytes depend on besides the body of its request: what is drawn, resolved or read off a
     clock, once.  Any gateway that is given both generates and renders the same answer."""
@@ -38,7 +38,7 @@ class AnswerIdentity:
     """Says when it ended; ``None`` asks the gateway's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Answer:
     """Fields that all parts of one answer share."""
 

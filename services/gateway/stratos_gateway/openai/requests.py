@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from stratos.common.changed import record
 from stratos.common.errors import BadRequest
 from stratos.core.requests.grammar import GrammarKind
 from stratos.core.requests.limits import (
@@ -51,7 +52,7 @@ class BestOf:
     """The client wants log probabilities, too; the choice among choices needs them anyway."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class GenerationOptions:
     """Options of every generation route."""
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
 
+from stratos.common.changed import record
 from stratos.common.continuation_errors import ContinuationStale
 from stratos.common.errors import BadRequest, DependencyDown, StratosError, StreamGone
 from stratos.core.adapter import Adapter
@@ -131,7 +132,7 @@ async def test_a_rest_may_be_asked_for_by_the_length_of_the_whole() -> None:
             await prepare(CAPPED, CHAT, **fields)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class LaterParams(SamplingParams):
     """As a version to come may have them."""
 

@@ -1,0 +1,85 @@
+"""The end of a stream leaves together with what came last: one write, and one wake-up of the client."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from stratos.common.errors import ResponseStoreDown
+from stratos_gateway.answering.output import ChunkOutput
+from stratos_gateway.answering.sending import ChunkSender
+from stratos_gateway.http.limits import HttpLimits
+from stratos_gateway.http.sse import DONE, EventStream
+from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+
+
+class ShortAnswer(ChunkOutput):
+    """One token after the other; ``tells_end`` where it knows which is the last."""
+
+    def __init__(self, *, tells_end: bool) -> None:
+        self._tells_end = tells_end
+        self._left = ["a", "b"]
+        self.confirmed = ""
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(1, 2)
+
+    @property
+    def is_ended(self) -> bool:
+        return self._tells_end and not self._left
+
+    async def news(self) -> list[ChoiceChunk]:
+        return [ChoiceChunk(0, self._left.pop(0), [], [], None, is_first=False)] if self._left else []
+
+    async def finish(self) -> list[ChoiceChunk]:
+        raise AssertionError("this answer is streamed")
+
+    def end_choice(self, index: int, reason: str) -> None: ...
+
+    def confirm(self, chunks: Any) -> None:
+        self.confirmed += "".join(chunk.text for chunk in chunks)
+
+
+async def sent_by(output: ShortAnswer, *, can_keep: bool = True) -> list[bytes]:
+    """Bodies of the writes of one answer."""
+    sent = list[bytes]()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            sent.append(message["body"])
+
+    async def keep(usage: object) -> None:
+        assert output.confirmed == ("a" if output.is_ended else "ab")
+        if not can_keep:
+            raise ResponseStoreDown
+
+    renderer = SimpleNamespace(
+        stream_part=lambda chunks: b"".join(chunk.text.encode() for chunk in chunks),
+        stream_end=lambda usage: DONE, stream_failure=lambda error: b"failed", keep_alive=b":",
+        answer=SimpleNamespace(id=""),
+    )  # fmt: skip
+    prepared = SimpleNamespace(options=SimpleNamespace(stream=True), renderer=renderer, check=None, keep=keep)
+    trace = SimpleNamespace(label=lambda name: name)
+    request = SimpleNamespace(
+        prepared=prepared, screen=None, has_answered=False, when_sent=None, begin_answer=lambda output: None,
+        end_whole=lambda: None, fail_in_stream=lambda error: None,
+        exchange=SimpleNamespace(stream=EventStream(send, {}), span=SimpleNamespace(trace=trace)),
+    )  # fmt: skip
+    await ChunkSender(HttpLimits()).send(cast("Any", request), output)
+    return sent
+
+
+@pytest.mark.parametrize(("tells_end", "expected"), [(True, [b"a", b"b" + DONE]), (False, [b"a", b"b", DONE])])
+async def test_the_last_chunk_leaves_with_the_end(*, tells_end: bool, expected: list[bytes]) -> None:
+    output = ShortAnswer(tells_end=tells_end)
+    assert await sent_by(output) == expected
+    assert output.confirmed == "ab"
+
+
+async def test_what_could_not_be_kept_ends_behind_the_last_chunk() -> None:
+    output = ShortAnswer(tells_end=True)
+    assert await sent_by(output, can_keep=False) == [b"a", b"b", b"failed"]
+    assert output.confirmed == "ab"
