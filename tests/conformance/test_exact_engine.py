@@ -34,8 +34,7 @@ SCHEDULES = [
 ] + [(seed, name, "bfloat16") for seed, name in enumerate(STORED)]
 KEPT = [
     *((seed, "best", "bfloat16") for seed in range(6)),
-    *((seed, "best", "float32") for seed in range(2)),
-    (0, "torch", "float32"),
+    (0, "best", "float32"),
     (1, "torch", "bfloat16"),
     (1, "kv-int8", "bfloat16"),
     (0, "llm-int8", "bfloat16"),

@@ -80,7 +80,7 @@ def hand_over(source, target, request, alter_token):
     source.release_prefill("leg")
 
 
-@pytest.mark.parametrize("adapter", [None, ADAPTER])
+@pytest.mark.parametrize("adapter", [pytest.param(None, marks=pytest.mark.slow), ADAPTER])
 def test_handed_over_output_equals_transformers(pair, adapter):
     reference, verdict = Reference(adapter), Verdict()
     for index, prompt in enumerate(spread_prompts(9, 900)):
@@ -99,7 +99,7 @@ def test_one_altered_value_is_noticed(pair):
 
 @pytest.mark.parametrize(
     "quantization",
-    ["int8", "int4", "fp8", *(pytest.param(name, marks=pytest.mark.slow) for name in ("nf4", "llm-int8"))],
+    ["int8", *(pytest.param(name, marks=pytest.mark.slow) for name in ("int4", "fp8", "nf4", "llm-int8"))],
 )
 def test_a_quantised_engine_continues_what_another_computed(quantization):
     source, target = (load_engine(block_size, quantization) for block_size in (16, 32))

@@ -69,20 +69,22 @@ def test_routers_that_share_nothing_are_found() -> None:
     assert batch_share(placed) > 0.02, placed
 
 
-@pytest.mark.parametrize(("num_gateways", "num_routers"), [pytest.param(2, 2, marks=pytest.mark.slow), (3, 2), (1, 3)])
+@pytest.mark.parametrize(
+    ("num_gateways", "num_routers"), [*(pytest.param(count, 2, marks=pytest.mark.slow) for count in (2, 3)), (1, 3)]
+)
 def test_order_and_shares_hold_where_all_limits_do(redis_url: str, num_gateways: int, num_routers: int) -> None:
     assert run_virtual(order_and_limits(redis_url, num_gateways, num_routers)) == []
 
 
 @pytest.mark.parametrize(
-    ("parts", "found"),
+    ("parts", "num_gateways", "found"),
     [
-        (LimitParts(choose=router_of_class), "batch got"),
-        pytest.param(LimitParts(limiter=FirstShortClaim), "refused what the plan allows", marks=pytest.mark.slow),
-        (LimitParts(leaser=HoldsOn), "refused what the plan allows"),
+        (LimitParts(choose=router_of_class), 1, "batch got"),
+        pytest.param(LimitParts(limiter=FirstShortClaim), 2, "refused what the plan allows", marks=pytest.mark.slow),
+        pytest.param(LimitParts(leaser=HoldsOn), 2, "refused what the plan allows", marks=pytest.mark.slow),
     ],
     ids=["a router per class", "the first short claim", "gateways that hold on"],
 )
-def test_order_with_limits_finds(redis_url: str, parts: LimitParts, found: str) -> None:
-    problems = run_virtual(order_and_limits(redis_url, 2, 2, parts))
+def test_order_with_limits_finds(redis_url: str, parts: LimitParts, num_gateways: int, found: str) -> None:
+    problems = run_virtual(order_and_limits(redis_url, num_gateways, 2, parts))
     assert any(found in problem for problem in problems), problems
