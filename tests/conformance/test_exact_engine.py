@@ -17,15 +17,17 @@ from tests.support.reference.tiny_models import FAMILIES, save_tiny
 from tests.support.worlds.core_driver import make_core, make_request, run
 from tests.support.worlds.plan_driver import BLOCK_SIZE
 
-FAMILY_OF_SEED = ("llama", "mixtral", "mistral-window", "qwen2-groups-of-7", "qwen3", "llama")
+FAMILY_OF_SEED = dict(enumerate(("llama", "mixtral", "mistral-window", "qwen2-groups-of-7", "qwen3", "llama")))
+FAMILY_OF_SEED |= {7: "deepseek-v3", 8: "deepseek-v2"}
 STORED = ("compressed-int4", "awq", "gguf")
 NUM_BLOCKS, NUM_HOST_BLOCKS = 40, 60
 SCHEDULES = [
     (seed, kernels, dtype)
     for seed, kernels in [
-        *((seed, "best") for seed in range(6)),
+        *((seed, "best") for seed in FAMILY_OF_SEED),
         (0, "torch"),
         (1, "torch"),
+        (7, "torch"),
         (1, "kv-int8"),
         (0, "llm-int8"),
         (0, "int4+head"),
@@ -33,7 +35,7 @@ SCHEDULES = [
     for dtype in ("float32", "bfloat16")
 ] + [(seed, name, "bfloat16") for seed, name in enumerate(STORED)]
 KEPT = [
-    *((seed, "best", "bfloat16") for seed in range(6)),
+    *((seed, "best", "bfloat16") for seed in FAMILY_OF_SEED),
     (0, "best", "float32"),
     (1, "torch", "bfloat16"),
     (1, "kv-int8", "bfloat16"),

@@ -31,7 +31,10 @@ LONG: dict[str, Any] = {"head_dim": 80, "intermediate_size": 2816, "max_position
 """Contexts of several tiles, and a sum so long that oneDNN takes another kernel for one row."""
 CASES: dict[str, tuple[str, dict[str, Any], int]] = {
     "head-dim-80": ("Llama", LONG, 141),
-    **{name: (*FAMILIES[name], 41) for name in ("qwen2-groups-of-7", "mistral-window", "qwen3", "qwen3-moe")},
+    **{
+        name: (*FAMILIES[name], 41)
+        for name in ("qwen2-groups-of-7", "mistral-window", "qwen3", "qwen3-moe", "deepseek-v3", "glm4-moe-groups")
+    },
 }
 ADAPTED = ["q_proj", "v_proj", "o_proj", "up_proj", "down_proj"]
 DTYPES = ["float32", "bfloat16"]

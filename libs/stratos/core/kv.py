@@ -78,13 +78,15 @@ class KvGeometry:
     element_bytes: int
     scale_bytes: int = 0
     """Scale behind the numbers of a head of a token, of K and V each."""
+    num_sides: int = 2
+    """K and V; 1: K alone, of which V is a part (latent attention)."""
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
 
     @property
     def token_bytes(self) -> int:
         """Bytes of one token's KV over all layers and heads."""
-        return self.num_layers * 2 * self.num_kv_heads * self.row_bytes
+        return self.num_layers * self.num_sides * self.num_kv_heads * self.row_bytes
 
     @property
     def row_bytes(self) -> int:

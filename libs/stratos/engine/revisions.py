@@ -18,6 +18,7 @@ REVISIONS = MappingProxyType(
         "native-ops": 1,
         "native-products": 1,
         "native-quantised-products": 1,
+        "routing": 1,
         "torch-attention": 1,
         "torch-ops": 1,
         "torch-products": 1,

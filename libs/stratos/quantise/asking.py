@@ -77,6 +77,7 @@ def _float_config(files: ModelFiles) -> DecoderConfig:
     reasons = {
         "its weights lie in a GGUF file": has_gguf_weights(files),
         "it has experts": config.moe is not None,
+        "it has latent attention": config.latent is not None,
         "it only embeds": not config.has_lm_head,
         "it sees images": config.is_text_part,
         "it rotates a part of each head, and is not served with codes": feature_order(config) is not None,

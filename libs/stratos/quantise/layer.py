@@ -46,6 +46,7 @@ class FloatWeights:
 
     def product(self, name: ProductName) -> LinearWeights:
         """Weight and bias of a product."""
+        assert isinstance(self.attention.qkv, LinearWeights)
         parts = {"qkv": self.attention.qkv, "output": self.attention.output}
         return parts.get(name) or (self.mlp.gate_up if name == "gate_up" else self.mlp.down)
 

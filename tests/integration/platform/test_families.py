@@ -15,7 +15,7 @@ from tests.support.worlds.platform_process import PlatformProcess, running_platf
 SERVED = (
     "llama-3.1", "mistral-window", "qwen2-mixed-windows", "qwen3-mixed-windows", "mixtral", "qwen2-moe",
     "qwen3-moe-mixed", "smollm3", "granite", "gemma2", "gemma3", "phi3", "phi4-mini", "olmo2", "olmo3", "glm", "glm4",
-    "glm4-moe", "gpt-oss",
+    "glm4-moe", "gpt-oss", "deepseek-v2", "deepseek-v3",
 )  # fmt: skip
 SIZE = ("--engine", "torch", "--prefill", "1", "--decode", "2", "--max-decode", "2")
 

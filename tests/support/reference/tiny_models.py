@@ -60,6 +60,21 @@ SIGMOID = {
     "moe_intermediate_size": 24,
     "routed_scaling_factor": 2.5,
 }
+LATENT = {
+    "head_dim": None,
+    "num_key_value_heads": None,
+    "kv_lora_rank": 24,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 10,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 14,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}
+GROUPS = {"n_routed_experts": 8, "n_group": 4, "topk_group": 2, "num_experts_per_tok": 3}
 SPECIAL = {"pad_token_id": 0}
 GROUPS_OF_7 = {"num_attention_heads": 7, "num_key_value_heads": 1}
 TWO_GROUPS_OF_7 = {"num_attention_heads": 14, "num_key_value_heads": 2}
@@ -213,6 +228,45 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "n_shared_experts": 2,
             "first_k_dense_replace": 2,
             "num_hidden_layers": 3,
+        },
+    ),
+    "deepseek-v2": ("DeepseekV2", {**LATENT, "topk_method": "greedy", "n_shared_experts": 2, **UNTIED}),
+    "deepseek-v2-groups": (
+        "DeepseekV2",
+        {
+            **LATENT,
+            "q_lora_rank": 20,
+            **GROUPS,
+            "attention_bias": True,
+            "topk_method": "group_limited_greedy",
+            "routed_scaling_factor": 1.5,
+            "rope_parameters": {**YARN_ROPE, "mscale": 0.707, "mscale_all_dim": 0.707},
+            "num_hidden_layers": 3,
+        },
+    ),
+    "deepseek-v3": (
+        "DeepseekV3",
+        {
+            **LATENT,
+            "q_lora_rank": 20,
+            **GROUPS,
+            "routed_scaling_factor": 2.5,
+            "rope_parameters": {**YARN_ROPE, "mscale": 1.0, "mscale_all_dim": 1.0},
+            "num_hidden_layers": 3,
+            **UNTIED,
+        },
+    ),
+    "deepseek-v3-halves": (
+        "DeepseekV3",
+        {
+            **LATENT,
+            "q_lora_rank": None,
+            "rope_interleave": False,
+            "norm_topk_prob": False,
+            "n_group": 1,
+            "topk_group": 1,
+            "num_attention_heads": 3,
+            "rope_parameters": {**YARN_ROPE, "mscale": 0.5, "mscale_all_dim": 1.0},
         },
     ),
     "glm": ("Glm", {"head_dim": 12, "attention_bias": True, **SPECIAL}),

@@ -16,6 +16,7 @@ from stratos.calculators.memory.schemes import SCHEMES_HELP, find_scheme, kv_ele
 from stratos.calculators.models.shape import ModelShape
 from stratos.calculators.published import kv_claims
 from stratos.calculators.sheet import Sheet
+from stratos.common.errors import BadRequest
 from stratos.engine.contract.kv_groups import group_layers
 from stratos.engine.settings import SchedulerConfig
 from stratos.engine.sizing.need import KV_SCALE_BYTES
@@ -71,6 +72,8 @@ def estimate_kv(shape: ModelShape, ask: KvAsk) -> Sheet:
     above_zero(batch=ask.batch, seq_len=ask.seq_len, block_size=ask.block_size, tp=ask.tp, pp=ask.pp)
     not_below_zero(step_tokens=ask.step_tokens)
     element = kv_element_bytes(ask.kv_dtype, find_scheme(ask.weights))
+    if shape.latent_size and ask.on_cpu and element == 1:
+        raise BadRequest("an engine on a CPU keeps no codes of latent vectors: set it to auto", param="kv_dtype")
     if shape.latent_size:
         layer = _LATENT_LAYER("one latent vector for all heads", latent_size=shape.latent_size, element_bytes=element)
     elif ask.on_cpu and element == 1:
@@ -99,7 +102,7 @@ def estimate_kv(shape: ModelShape, ask: KvAsk) -> Sheet:
 def _sequence(shape: ModelShape, ask: KvAsk, held: Figure, token: Figure, layer: Figure) -> tuple[Figure, ...]:
     """Steps whose last one is the bytes of a sequence."""
     sizes = [window for window in shape.windows if window is not None]
-    groups = group_layers(shape.windows) if ask.on_cpu and shape.is_served else None
+    groups = group_layers(shape.windows) if ask.on_cpu else None
     if not sizes or not (shape.max_window or groups):
         return (_SEQUENCE(held_tokens=held.value, token_bytes=token.value),)
     held_by = {"held_tokens": held.value, "window": max(sizes), "block_size": ask.block_size}

@@ -70,8 +70,8 @@ class ModelShape:
     """Features of all query heads as attention multiplies them: 4 operations each, for a token, a position, a layer."""
     adapter_features: int
     """Features in and out of every projection that takes a LoRA adapter; 0 where none is served."""
-    is_served: bool
-    """The engine has the family; blocks of its cache on a GPU then span all layers, also those with windows."""
+    kept_products: int = 0
+    """Elements of ``small_parameters`` that a token is multiplied with: latent attention's keys and values."""
     num_rotations: int = 1
     """Tables of cosines and sines: one for each way in which layers rotate."""
 
@@ -96,7 +96,8 @@ class ModelShape:
     @property
     def active_parameters(self) -> int:
         """Elements that one token is multiplied with, the output layer included."""
-        return self.linear.parameters + self.num_chosen * self.expert.parameters + self.table_parameters
+        products = self.linear.parameters + self.num_chosen * self.expert.parameters
+        return products + self.kept_products + self.table_parameters
 
     def seen(self, num_tokens: int) -> int:
         """Tokens that the last of ``num_tokens`` sees, added up over the layers."""

@@ -131,6 +131,7 @@ class NativePagedAttention(AttentionBackend):
 
     def _arguments(self, num_rows: int, num_tokens: int, threads: int) -> AttentionStep:
         block, layer, kv, head, _, _ = self._pages.stride()
+        kv = kv if self._pages.shape[2] == 2 else 0
         return AttentionStep(
             pages=self._pages.data_ptr(),
             scratch=self._scratch.data_ptr(),

@@ -22,7 +22,7 @@ class QkNorm:
 
 
 def rotated_heads(
-    qkv: Tensor, rope: RopeRows, qk_norm: QkNorm | None, num_heads: int, head_dim: int
+    qkv: Tensor, rope: RopeRows, qk_norm: QkNorm | None, num_heads: int, head_dim: int, kv_heads: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Norm and rotate q and k; ``qkv`` is not changed.
 
@@ -32,12 +32,13 @@ def rotated_heads(
         qk_norm: where the family has one.
         num_heads: query heads.
         head_dim: elements of a head.
+        kv_heads: heads of k; 0: half of those that are no query's.
 
     Returns:
         query [tokens, heads, head_dim], key and value [tokens, kv_heads, head_dim].
     """
     heads = qkv.view(qkv.shape[0], -1, head_dim)
-    num_rotated = num_heads + (heads.shape[1] - num_heads) // 2
+    num_rotated = num_heads + (kv_heads or (heads.shape[1] - num_heads) // 2)
     unrotated = heads[:, :num_rotated]
     if qk_norm is not None:
         unrotated = _normed(unrotated, qk_norm)

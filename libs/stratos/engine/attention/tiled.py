@@ -60,12 +60,12 @@ class TorchTiledAttention(TorchAttention):
     def forward(
         self, layer: int, qkv: Tensor, rope: RopeRows, qk_norm: QkNorm | None, metadata: TiledMetadata
     ) -> Tensor:
-        query, key, value = rotated_heads(qkv, rope, qk_norm, self._num_heads, self._head_dim)
+        query, key, value = rotated_heads(qkv, rope, qk_norm, self._num_heads, self._head_dim, self._kv_heads)
         self._write(layer, metadata.slots, key, value)
         slot_rows = self._layer_slots(layer)
         out = qkv.new_empty(qkv.shape[0], self._num_heads, self._head_dim)
         for row, context in zip(metadata.rows, metadata.contexts, strict=True):
-            shape = (-1, 2, self._kv_heads, KEY_TILE, self._head_dim)
+            shape = (-1, self._sides, self._kv_heads, KEY_TILE, self._head_dim)
             tiles = self._read(slot_rows, context).float().view(shape)
             for first, last in _query_tiles(row):
                 tokens = slice(row.begin + first - row.start, row.begin + last - row.start)
@@ -106,7 +106,7 @@ class TorchTiledAttention(TorchAttention):
             finite = now.masked_fill(now == -torch.inf, 0.0)
             weights, factor = torch.exp(scores - finite), torch.exp(maximum - finite)
             total = total * factor + weights.sum(-1, keepdim=True)
-            result = result * factor + torch.bmm(weights, tiles[index, 1])
+            result = result * factor + torch.bmm(weights, tiles[index, -1])
             maximum = now
         result = result / total
         return result.view(self._kv_heads, QUERY_TILE, group, -1).transpose(0, 1)[places].flatten(1, 2).to(query.dtype)

@@ -15,7 +15,7 @@ from stratos.engine.memory.kv_pages import KvPages
 
 
 class TorchAttention(AttentionBackend):
-    """Sees a pool [blocks, layers, 2, kv_heads, block_size, head_dim] as two tables.
+    """Sees a pool [blocks, layers, sides, kv_heads, block_size, head_dim] as two tables.
 
     A *page row* is one block of one head of K or V, a *slot row* one token of that: numbers, or bytes of codes.
     Indices are made for layer 0, once per step; other layers shift the view.  With 3 layers, 2 KV heads and blocks of
@@ -45,7 +45,8 @@ class TorchAttention(AttentionBackend):
         self._windows = tuple(windows)
         self._num_heads, self._kv_heads = num_heads, geometry.num_kv_heads
         self._head_dim, self._block_size = geometry.head_dim, geometry.block_size
-        self._layer_rows = 2 * self._kv_heads
+        self._sides = geometry.num_sides
+        self._layer_rows = self._sides * self._kv_heads
         self._block_rows = geometry.num_layers * self._layer_rows
         self._device, self._dtype, self._codes = pages.tensor.device, dtype or pages.tensor.dtype, pages.codes
         self.name = with_codes(self.name, pages.codes)
@@ -77,7 +78,7 @@ class TorchAttention(AttentionBackend):
         return self._slot_rows[layer * self._layer_rows * self._block_size :]
 
     def _write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
-        """Store K and V [tokens, kv_heads, head_dim].
+        """Store K and V [tokens, kv_heads, head_dim]; V has no heads where pages have one side.
 
         What is not finite is stored as 0: masked reads of a stale token must not poison a block's next owner.
         """

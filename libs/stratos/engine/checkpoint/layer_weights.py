@@ -29,6 +29,22 @@ class MlpWeights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LatentParts:
+    """Weights that latent attention has in place of q/k/v."""
+
+    query_down: LinearWeights | None
+    """``None``: queries come from the hidden state."""
+    query_norm: Tensor | None
+    query: LinearWeights
+    down: LinearWeights
+    """The latent vector, then the key that all heads share, not rotated."""
+    norm: Tensor
+    """Norm of the latent vector."""
+    up: Tensor
+    """Key, then value of each head from it: [heads, plain + value, rank]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionWeights:
     """One decoder layer without its MLP or experts, q/k/v fused along the output."""
 
@@ -37,7 +53,7 @@ class AttentionWeights:
     after_attention: Tensor | None
     before_mlp: Tensor | None
     after_mlp: Tensor | None
-    qkv: LinearWeights
+    qkv: LinearWeights | LatentParts
     output: LinearWeights
     qk_norm: Tensor | None
     """Weights of the RMS norm of each head of q, then of k: [heads + kv_heads, head_dim]."""

@@ -18,11 +18,12 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.model_files import ModelFiles
 from stratos.engine.checkpoint.experts.interleaved import is_coded, read_interleaved
 from stratos.engine.checkpoint.families.experts import MoeConfig
+from stratos.engine.checkpoint.families.latent import UP, LatentConfig
 from stratos.engine.checkpoint.fields import shown
 from stratos.engine.checkpoint.formats.layer_tensors import LayerTensors
 from stratos.engine.checkpoint.gguf.tensors import GgufTensor, gguf_tensors, has_gguf_weights
 from stratos.engine.checkpoint.kv_scales import all_scale_names, read_kv_scales
-from stratos.engine.checkpoint.layer_weights import AnyWeight, AttentionWeights, LinearWeights, MlpWeights
+from stratos.engine.checkpoint.layer_weights import AnyWeight, AttentionWeights, LatentParts, LinearWeights, MlpWeights
 from stratos.engine.checkpoint.model_config import DecoderConfig
 from stratos.engine.checkpoint.quantised_tensors import layer_tensors
 from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWeight, fused, has_order
@@ -168,16 +169,30 @@ class CheckpointReader:
 
     def attention(self, layer: int) -> AttentionWeights:
         """Read and fuse the norms and the attention of one layer."""
-        block, names = f"{layer_prefix(layer)}.self_attn", self._config.options.norms
+        block, names, latent = f"{layer_prefix(layer)}.self_attn", self._config.options.norms, self._config.latent
+        qkv_names = ("qkv_proj",) if self._config.is_qkv_fused else ("q_proj", "k_proj", "v_proj")
         has_head_norm = self._config.options.qk_norm == "head"
         return AttentionWeights(
             before_attention=self._norm(layer, names.before_attention),
             after_attention=self._norm(layer, names.after_attention),
             before_mlp=self._norm(layer, names.before_mlp),
             after_mlp=self._norm(layer, names.after_mlp),
-            qkv=self._fused(block, ("qkv_proj",) if self._config.is_qkv_fused else ("q_proj", "k_proj", "v_proj")),
+            qkv=self._latent(block, latent) if latent else self._fused(block, qkv_names),
             output=self._fused(block, ("o_proj",)),
             qk_norm=self._qk_norm(block) if has_head_norm else None,
+        )
+
+    def _latent(self, block: str, latent: LatentConfig) -> LatentParts:
+        has_rank, name = latent.query_rank > 0, f"{block}.{UP}.weight"
+        stored = self._quantised.get(name)
+        up = self._mapped(name) if stored is None else self._to_compute_type(stored.read().floats())
+        return LatentParts(
+            query_down=self._fused(block, ("q_a_proj",)) if has_rank else None,
+            query_norm=self._read(f"{block}.q_a_layernorm.weight") if has_rank else None,
+            query=self._fused(block, ("q_b_proj" if has_rank else "q_proj",)),
+            down=self._fused(block, ("kv_a_proj_with_mqa",)),
+            norm=self._read(f"{block}.kv_a_layernorm.weight"),
+            up=up.view(latent.num_heads, -1, latent.rank),
         )
 
     def whole_qk_norm(self, layer: int) -> tuple[Tensor, Tensor] | None:

@@ -15,6 +15,7 @@ from stratos.core.files.text_part import context_length, text_fields
 from stratos.engine.checkpoint.families import BODIES, FAMILIES, MODEL_TYPES, TEXT_PARTS
 from stratos.engine.checkpoint.families.experts import MoeConfig, parse_experts
 from stratos.engine.checkpoint.families.family import Family
+from stratos.engine.checkpoint.families.latent import LatentConfig, check_fixed, parse_latent
 from stratos.engine.checkpoint.families.layers import parse_ropes, parse_windows
 from stratos.engine.checkpoint.families.options import DecoderOptions, parse_options
 from stratos.engine.checkpoint.fields import Fields, flag, positive_int, positive_number, shown
@@ -61,6 +62,8 @@ class DecoderConfig:
     windows: tuple[int | None, ...]
     """Per layer: how many tokens a token sees, itself included; ``None`` for all before it."""
     moe: MoeConfig | None
+    latent: LatentConfig | None = None
+    """Latent attention; then there is one KV head, whose features are those that a token keeps."""
     quantisation: QuantisationConfig | None = None
     """How the checkpoint stores its linear layers; ``None``: as floats."""
     has_coded_experts: bool = False
@@ -100,12 +103,24 @@ class DecoderConfig:
         """Features of all key heads, and of all value heads."""
         return self.num_kv_heads * self.head_dim
 
+    @property
+    def num_kv_sides(self) -> int:
+        """K and V, or K alone where V is a part of it."""
+        return 1 if self.latent else 2
+
+    @property
+    def rotary_dim(self) -> int:
+        """Features of a head that have factors in the tables of the rotation."""
+        return self.latent.rope_dim if self.latent else self.head_dim
+
     def has_experts(self, layer: int) -> bool:
         return self.moe is not None and layer in self.moe.layers
 
     def has_bias(self, projection: str) -> bool:
         if projection in ("gate_proj", "up_proj", "gate_up_proj", "down_proj"):
             return self.mlp_bias
+        if self.latent:
+            return self.latent.has_bias_of(projection)
         return self.output_bias if projection == "o_proj" else self.qkv_bias
 
     def projection_shapes(self, layer: int) -> dict[str, tuple[int, int]]:
@@ -115,6 +130,8 @@ class DecoderConfig:
         if self.is_qkv_fused:
             sizes = {"qkv_proj": self.q_size + 2 * self.kv_size}
         shapes = {name: (size, hidden) for name, size in sizes.items()} | {"o_proj": (hidden, self.q_size)}
+        if self.latent:
+            shapes = self.latent.shapes(hidden)
         if not self.has_experts(layer):
             sizes = {"gate_up_proj": 2 * inner} if self.is_gate_up_fused else {"gate_proj": inner, "up_proj": inner}
             shapes |= {name: (size, hidden) for name, size in sizes.items()} | {"down_proj": (hidden, inner)}
@@ -135,13 +152,19 @@ def parse_decoder_config(config: Mapping[str, Any], *, has_lm_head: bool = True)
     architecture, config = _architecture(stated)
     family = FAMILIES[architecture]
     fields = {**family.defaults, **config}
-    num_heads, num_kv_heads, head_dim = _heads(fields)
+    check_fixed(fields, family)
+    latent = parse_latent(fields, family)
+    num_heads, num_kv_heads, head_dim = (latent.num_heads, 1, latent.size) if latent else _heads(fields)
+    rotary_dim = latent.rope_dim if latent else head_dim
     num_layers = positive_int(fields, "num_hidden_layers", maximum=MAX_LAYERS)
     attention_bias = family.attention_bias in ("field", "qkv-field") and flag(
         fields, family.attention_bias_field, False
     )
     windows = parse_windows(fields, family, num_layers)
     hidden_size = positive_int(fields, "hidden_size")
+    ropes, options = parse_ropes(fields, family, windows, rotary_dim), parse_options(fields, family, hidden_size)
+    if latent:
+        options = replace(options, attention_scale=latent.scale(fields, ropes[0]))
     return DecoderConfig(
         architecture=architecture,
         vocab_size=positive_int(fields, "vocab_size"),
@@ -152,10 +175,10 @@ def parse_decoder_config(config: Mapping[str, Any], *, has_lm_head: bool = True)
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        max_model_len=_context(fields, MAX_ROTARY_ELEMENTS // head_dim),
+        max_model_len=_context(fields, MAX_ROTARY_ELEMENTS // rotary_dim),
         rms_norm_eps=positive_number(fields, "rms_norm_eps", 1e-6),
-        ropes=parse_ropes(fields, family, windows, head_dim),
-        options=parse_options(fields, family, hidden_size),
+        ropes=ropes,
+        options=options,
         has_lm_head=has_lm_head,
         tie_word_embeddings=flag(fields, "tie_word_embeddings", False),
         qkv_bias=attention_bias or family.attention_bias == "qkv",
@@ -166,6 +189,7 @@ def parse_decoder_config(config: Mapping[str, Any], *, has_lm_head: bool = True)
         windows=windows,
         is_text_part=config is not stated,
         moe=parse_experts(config, family, num_layers),
+        latent=latent,
         quantisation=None if _has_coded_experts(config, family) else parse_quantisation(config),
         has_coded_experts=_has_coded_experts(config, family),
     )

@@ -77,6 +77,18 @@ class RopeConfig:
         return f"llama3:{self.theta}:{scaling}"
 
 
+def rope_parameters(config: Fields) -> Mapping[str, Any]:
+    """Parameters of the rotation, in either spelling.
+
+    Raises:
+        InvalidCheckpoint: they are not of one rotation.
+    """
+    parameters = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if not isinstance(parameters, Mapping) or any(isinstance(value, Mapping) for value in parameters.values()):
+        raise InvalidCheckpoint("config.json: rope_parameters must be one flat object, the same for all layers")
+    return parameters
+
+
 def parse_rope(config: Fields, head_dim: int, *, share: float = 1.0, is_interleaved: bool = False) -> RopeConfig:
     """Read ``rope_parameters`` (transformers 5) or ``rope_theta`` and ``rope_scaling`` (before it).
 
@@ -89,9 +101,7 @@ def parse_rope(config: Fields, head_dim: int, *, share: float = 1.0, is_interlea
     Raises:
         InvalidCheckpoint: a kind that is not implemented, or a senseless value.
     """
-    parameters = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    if not isinstance(parameters, Mapping) or any(isinstance(value, Mapping) for value in parameters.values()):
-        raise InvalidCheckpoint("config.json: rope_parameters must be one flat object, the same for all layers")
+    parameters = rope_parameters(config)
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
     kind = _OLD_NAMES.get(str(kind), kind)
     fields = {**config, **parameters}
@@ -171,10 +181,10 @@ def _parse_yarn(config: Fields, parameters: Mapping[str, Any], theta: float) -> 
     original = _original_max_position(config, parameters)
     factor = positive_number(parameters, "factor", positive_int(config, "max_position_embeddings") / original)
     if parameters.get("mscale") and parameters.get("mscale_all_dim"):
-        above = _magnitude(factor, positive_number(parameters, "mscale"))
-        inferred = above / _magnitude(factor, positive_number(parameters, "mscale_all_dim"))
+        above = magnitude(factor, positive_number(parameters, "mscale"))
+        inferred = above / magnitude(factor, positive_number(parameters, "mscale_all_dim"))
     else:
-        inferred = _magnitude(factor, 1.0)
+        inferred = magnitude(factor, 1.0)
     return RopeConfig(
         kind="yarn",
         theta=theta,
@@ -187,7 +197,7 @@ def _parse_yarn(config: Fields, parameters: Mapping[str, Any], theta: float) -> 
     )
 
 
-def _magnitude(factor: float, scale: float) -> float:
+def magnitude(factor: float, scale: float) -> float:
     """Growth of cosines and sines that keeps attention as sharp over the longer context (YaRN, section 3.4)."""
     return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
 

@@ -15,7 +15,7 @@ from stratos.engine.checkpoint.model_config import DecoderConfig
 EMBEDDING, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 BODY_PREFIX = "model."
 """Begins every name but the output layer's; checkpoints of a body alone (``Qwen3Model``) leave it out."""
-LINEAR_SUFFIXES = ("_proj.weight", ".w1.weight", ".w2.weight", ".w3.weight")
+LINEAR_SUFFIXES = ("_proj.weight", "_proj_with_mqa.weight", ".w1.weight", ".w2.weight", ".w3.weight")
 """End the names of the weights that a scheme may be for: no embedding, head, router or norm."""
 CODED_SUFFIXES = ("_proj_blocks", "_proj_scales")
 """End the names of tensors of codes of interleaved experts (MXFP4)."""
@@ -47,7 +47,7 @@ def layer_prefix(layer: int) -> str:
 
 def projection_name(layer: int, projection: str, part: str) -> str:
     """ "weight" or "bias" of a projection of the attention or of a dense MLP."""
-    block = "self_attn" if projection in ("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj") else "mlp"
+    block = "self_attn" if projection.startswith(("q_", "k_", "v_", "qkv_", "o_", "kv_")) else "mlp"
     return f"{layer_prefix(layer)}.{block}.{projection}.{part}"
 
 
@@ -146,6 +146,8 @@ def _head_parts(config: DecoderConfig, layer: int) -> Shapes:
     if rule != "never":
         yield f"{block}.q_norm.weight", (config.head_dim if rule == "head" else config.q_size,)
         yield f"{block}.k_norm.weight", (config.head_dim if rule == "head" else config.kv_size,)
+    for name, size in config.latent.norms().items() if config.latent else ():
+        yield f"{block}.{name}.weight", (size,)
     if config.options.has_sinks:
         yield sinks_name(layer), (config.num_heads,)
 

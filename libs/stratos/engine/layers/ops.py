@@ -111,6 +111,11 @@ def capped(scores: Tensor, cap: float) -> Tensor:
     return (1.0 - 2.0 / (exp2(scores * (2.0 * LOG2_E / cap)) + 1.0)) * cap
 
 
+def sigmoid(x: Tensor) -> Tensor:
+    """Sigmoid of float32; on a CPU bits depend on the element alone, torch's on its place as well."""
+    return torch.sigmoid(x) if x.is_cuda else 1.0 / (exp2(x * -LOG2_E) + 1.0)
+
+
 def exp2(x: Tensor) -> Tensor:
     """``2^x`` of float32, bounded to exponents within +-126; bits depend on the element alone."""
     x = x.clamp(-126.0, 126.0)

@@ -1,8 +1,9 @@
 """The KV pool: one tensor of pages, block-major across layers, and its conversion to and from the wire.
 
 Layout ``[block, layer, 2 (K, V), kv_head, token in block, row]``: a block is one contiguous run over all layers.  A row
-is ``head_dim`` numbers, or bytes of codes with their scale (``kv_codes``).  ``gather`` and ``scatter`` may run in any
-thread, on blocks that no running step writes.
+is ``head_dim`` numbers, or bytes of codes with their scale (``kv_codes``).  Where V is a part of K there is K alone, 1
+in place of 2, in pages and on the wire.  ``gather`` and ``scatter`` may run in any thread, on blocks that no running
+step writes.
 Where a kernel wants K packed (``key_unit``), K of a head lies as ``[16 tokens, unit of head_dim, token, key_unit]`` in
 the same bytes; V does not change, and what leaves or enters in wire layout is converted.  Of packed codes, those of 16
 tokens come before their scales, and a unit of K is one code.
@@ -74,7 +75,14 @@ class KvPages:
         self._num_layers, self._pages_per_block = geometry.num_layers, 1
         self._row = geometry.row_bytes // dtype.itemsize
         num_all = num_blocks + num_spare
-        shape = (num_all, geometry.num_layers, 2, geometry.num_kv_heads, geometry.block_size, self._row)
+        shape = (
+            num_all,
+            geometry.num_layers,
+            geometry.num_sides,
+            geometry.num_kv_heads,
+            geometry.block_size,
+            self._row,
+        )
         num_bytes = num_all * geometry.token_bytes * geometry.block_size
         if device.type == "cpu":
             check_memory(num_bytes, "kv_pool_bytes")
@@ -152,13 +160,13 @@ class KvPages:
             page.copy_(wire)
 
     def wire_shape(self, block_table: Sequence[int], kv_range: KvRange) -> tuple[int, ...]:
-        """``[layers, 2, kv_heads, tokens, row]`` of a range; ``ValueError`` where it is outside of the table."""
+        """``[layers, sides, kv_heads, tokens, row]`` of a range; ``ValueError`` where it is outside of the table."""
         geometry, num_blocks = self.geometry, len(block_table) // self._pages_per_block
         if not 0 <= kv_range.token_begin <= kv_range.token_end <= num_blocks * geometry.block_size:
             raise ValueError(f"the tokens of {kv_range} are outside of the block table")
         if not 0 <= kv_range.layer_begin <= kv_range.layer_end <= self._num_layers:
             raise ValueError(f"the layers of {kv_range} are outside of the model")
-        return (kv_range.num_layers, 2, geometry.num_kv_heads, kv_range.num_tokens, self._row)
+        return (kv_range.num_layers, geometry.num_sides, geometry.num_kv_heads, kv_range.num_tokens, self._row)
 
     def _opened(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor | None:
         """A payload as a run of that shape; ``None`` for an empty one, ``ValueError`` for one of another size."""

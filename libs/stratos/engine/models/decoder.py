@@ -21,15 +21,17 @@ from torch import Tensor
 
 from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.attention.projections import QkNorm
-from stratos.engine.checkpoint.layer_weights import LinearWeights, MlpWeights
+from stratos.engine.checkpoint.layer_weights import AttentionWeights, LatentParts, LinearWeights, MlpWeights
 from stratos.engine.checkpoint.loader import CheckpointReader
 from stratos.engine.checkpoint.model_config import DecoderConfig
+from stratos.engine.checkpoint.rope_config import RopeConfig
 from stratos.engine.layers.linear import FloatLinear, Linear, LinearFactory
 from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.moe import MixtureOfExperts
 from stratos.engine.layers.ops import LayerOps, MlpGate, capped
 from stratos.engine.layers.rotary import RotaryTable, StreamingRotary
 from stratos.engine.lora.batch import StepLora
+from stratos.engine.models.latent import LatentOutput, LatentQkv, LatentRotary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +73,8 @@ class Decoder:
         if config.has_lm_head:
             lm_head = reader.lm_head()
             self.lm_head = linear.to_float32(self.embedding if lm_head is None else lm_head)
-        self.rotaries: tuple[RotaryTable | StreamingRotary, ...] = (
-            (rotary,)
-            if rotary
-            else tuple(
-                RotaryTable(rope, config.head_dim, config.max_model_len, device) for rope in dict.fromkeys(config.ropes)
-            )
+        self.rotaries: tuple[RotaryTable | StreamingRotary | LatentRotary, ...] = (
+            (rotary,) if rotary else tuple(_ready_rotary(rope, config, device) for rope in dict.fromkeys(config.ropes))
         )
         """The rotations of the layers, each one once."""
         scale = config.options.embedding_scale
@@ -88,6 +86,12 @@ class Decoder:
     def has_experts(self) -> bool:
         """Some layer is a mixture of experts."""
         return any(isinstance(layer.mlp, MixtureOfExperts) for layer in self.layers)
+
+    @property
+    def routing_names(self) -> tuple[str, ...]:
+        """Parts of the numerics id for the choice of experts."""
+        names = (layer.mlp.name for layer in self.layers if isinstance(layer.mlp, MixtureOfExperts))
+        return tuple(dict.fromkeys(name for name in names if name))
 
     @property
     def waits_for_host(self) -> bool:
@@ -204,13 +208,14 @@ def _ready_layer(
     reader: CheckpointReader, config: DecoderConfig, index: int, linear: LinearFactory, ops: LayerOps
 ) -> DecoderLayer:
     weights, offset = reader.attention(index), config.options.norm_offset
+    qkv, output = _ready_attention(weights, config, linear, ops)
     return DecoderLayer(
         before_attention=weights.before_attention,
         after_attention=weights.after_attention,
         before_mlp=weights.before_mlp,
         after_mlp=weights.after_mlp,
-        qkv=_ready(weights.qkv, linear),
-        output=_ready(weights.output, linear),
+        qkv=qkv,
+        output=output,
         qk_norm=None if weights.qk_norm is None else QkNorm(weights.qk_norm, config.rms_norm_eps, offset),
         whole_qk_norm=reader.whole_qk_norm(index),
         rope=list(dict.fromkeys(config.ropes)).index(config.ropes[index]),
@@ -220,6 +225,23 @@ def _ready_layer(
     )
 
 
+def _ready_attention(
+    weights: AttentionWeights, config: DecoderConfig, linear: LinearFactory, ops: LayerOps
+) -> tuple[Linear, Linear]:
+    """Products before attention, and after it."""
+    if config.latent is None:
+        assert isinstance(weights.qkv, LinearWeights)
+        return _ready(weights.qkv, linear), _ready(weights.output, linear)
+    assert isinstance(weights.qkv, LatentParts)
+    qkv = LatentQkv(config.latent, weights.qkv, lambda own: _ready(own, linear), linear, ops)
+    return qkv, LatentOutput(config.latent, weights.qkv, _ready(weights.output, linear), linear)
+
+
+def _ready_rotary(rope: RopeConfig, config: DecoderConfig, device: torch.device) -> RotaryTable | LatentRotary:
+    table = RotaryTable(rope, config.rotary_dim, config.max_model_len, device)
+    return LatentRotary(table, config.latent) if config.latent else table
+
+
 def _ready_experts(
     reader: CheckpointReader, config: DecoderConfig, index: int, linear: LinearFactory, ops: LayerOps
 ) -> MixtureOfExperts:
@@ -227,8 +249,10 @@ def _ready_experts(
     assert moe is not None
     router, shared_gate = reader.router(index, moe), reader.shared_gate(index, moe)
     return MixtureOfExperts(
-        # scores to which a bias is added are those of float32 where kernels have it
-        router=linear.to_float32(router) if moe.routing.is_sigmoid else linear(router, reader.router_bias(index, moe)),
+        # scores to which a bias is added are those of float32 where kernels have it, and DeepSeek's
+        router=linear.to_float32(router)
+        if moe.routing.is_sigmoid or config.latent
+        else linear(router, reader.router_bias(index, moe)),
         selection_bias=reader.selection_bias(index, moe),
         shared=_ready_mlp(reader.shared_expert(index, moe), linear, ops, _gate(config)) if moe.shared_size else None,
         shared_gate=None if shared_gate is None else linear(shared_gate),

@@ -7,6 +7,8 @@
 // per tile, and reads K and V from the pages.  Therefore a token's result depends on its context alone: not on the chunk it
 // came in, on its neighbours, on the number of threads, or on whether it is a prefill or a decode.
 //
+// Pages with one side (kv_stride 0) hold K alone, which is V as well: latent attention reads its values from it.
+//
 // Where a token sees the first tokens of its sequence beside a window (attention/sinks.py has the rule), tiles of those come
 // first, with the query rotated a second time.  A first token that is in the window still counts as one of the window.
 #include "attention.h"
@@ -19,6 +21,11 @@
 constexpr int ITEM_ROWS = 256;
 constexpr int64_t SERIAL_WORK = 1 << 20;  // some microseconds: below, a second thread saves less than it can cost
 constexpr float LOG2_E = 1.44269504089f;
+
+// Elements of q, k and v of a token; no v where pages have one side.
+static inline int64_t token_width(const Step *s) {
+    return (s->num_heads + (s->kv_stride ? 2 : 1) * s->kv_heads) * s->head_dim;
+}
 
 static inline int64_t padded_dim(int64_t dim) { return (dim + WIDEST_SPAN - 1) / WIDEST_SPAN * WIDEST_SPAN; }
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -59,7 +66,7 @@ static inline void rotate_head(const float *x, const float *cos, const float *si
 template <class T, class P>
 static void write_token(const Step *s, int64_t layer, int64_t token, T *qkv, const T *norm) {
     int64_t dim = s->head_dim, rotated = s->num_heads + s->kv_heads;
-    T *heads = qkv + token * (rotated + s->kv_heads) * dim;
+    T *heads = qkv + token * token_width(s);
     const int64_t place = s->slots[token] % s->head_stride / s->row;  // in the block
     P *block = (P *)s->pages + s->slots[token] + layer * s->layer_stride - place * s->row;
     const float *cos = s->cos + token * dim, *sin = s->sin + token * dim;
@@ -77,6 +84,7 @@ static void write_token(const Step *s, int64_t layer, int64_t token, T *qkv, con
         if (!is_key) continue;
         write_head<true>(head, block + (h - s->num_heads) * s->head_stride, place, dim, s->is_packed);
     }
+    if (!s->kv_stride) return;
     for (int64_t h = 0; h < s->kv_heads; h++) {
         const T *value = heads + (rotated + h) * dim;
         for (int64_t d = 0; d < dim; d += LANES)
@@ -272,7 +280,7 @@ static void run_item(const Step *s, int64_t layer, int64_t window, const Item *i
     typedef typename UnitsOf<T>::type U;
     const Row *row = s->rows + item->row;
     const int64_t dim = s->head_dim, padded = padded_dim(dim), group = s->num_heads / s->kv_heads;
-    const int64_t num_rows = (item->last - item->first) * group, width = (s->num_heads + 2 * s->kv_heads) * dim;
+    const int64_t num_rows = (item->last - item->first) * group, width = token_width(s);
     const int64_t position = row->start + item->first;
     const Tiles tiles(s, window, position, row->start + item->last);
     const P *head = (const P *)s->pages + layer * s->layer_stride + item->kv_head * s->head_stride;
@@ -406,7 +414,7 @@ static void run_token(const Step *s, int64_t layer, int64_t window, const Item *
     const Tiles tiles = tiles_of_token(s, item, window);
     ItemScope<U> scope;
     const P *layer_pages = (const P *)s->pages + layer * s->layer_stride, *head;
-    const T *query = qkv + token * (s->num_heads + 2 * s->kv_heads) * dim + item->kv_head * group * dim;
+    const T *query = qkv + token * token_width(s) + item->kv_head * group * dim;
     const T *placed = (const T *)s->placed + (token * s->num_heads + item->kv_head * group) * dim;
     for (int64_t i = 0; i < num_rows; i++) {
         copy_query<T, U>(query + i * dim, t.query + i * dim, dim);

@@ -23,7 +23,7 @@ struct Step {  // mirrored by native/structures.py
     const float *placed_cos, *placed_sin;  // [tokens, head_dim]: rotation of queries for first tokens
     void *placed;           // [tokens, num_heads, head_dim]: queries rotated so, or null: no token sees first tokens apart
     int64_t scratch_bytes;  // per thread
-    int64_t block_stride, layer_stride, kv_stride, head_stride;
+    int64_t block_stride, layer_stride, kv_stride, head_stride;  // kv_stride: from K to V; 0: K is V, and qkv has no v
     int64_t num_rows, num_tokens, num_items;
     int64_t num_heads, kv_heads, head_dim, block_size;
     int64_t dtype, threads;

@@ -19,6 +19,7 @@ from stratos.engine.attention.paged import TorchPagedAttention
 from stratos.engine.attention.scores import PLAIN_SCORES, ScoreOptions
 from stratos.engine.attention.tiled import TorchTiledAttention
 from stratos.engine.checkpoint.families.options import DecoderOptions
+from stratos.engine.checkpoint.model_config import DecoderConfig
 from stratos.engine.contract.kv_groups import KvGroups
 from stratos.engine.layers.exact_ops import ExactTorchOps
 from stratos.engine.layers.linear import LinearFactory
@@ -95,7 +96,7 @@ class Kernels:
 
     def key_unit(self, geometry: KvGeometry, dtype: torch.dtype) -> int:
         """``KvPages.key_unit`` for the attention backend, which computes in ``dtype``."""
-        library = self.attending(geometry.head_dim)
+        library = self.attending(geometry.head_dim) if geometry.num_sides == 2 else None
         return 0 if library is None or not self.packs_keys else key_unit(library, geometry, dtype)
 
     def sampler(self, config: RunnerConfig, eos_token_ids: Sequence[int], vocab_size: int) -> NativeSampler | None:
@@ -151,7 +152,7 @@ class Kernels:
         library = self.attending(pages.geometry.head_dim)
         if library is not None:
             return NativePagedAttention(library, pages, num_heads, windows, dtype, scores)
-        kernel = TorchTiledAttention if self.is_exact else TorchPagedAttention
+        kernel = TorchTiledAttention if self.is_exact or pages.geometry.num_sides == 1 else TorchPagedAttention
         return kernel(pages, num_heads, windows, dtype, scores)
 
 
@@ -161,6 +162,29 @@ def choose_pages(
     """Pages of a block, where they are several, and what makes the pool; arguments as of ``choose_groups``."""
     groups = choose_groups(windows, config, scheduler, device)
     return groups, KvPages if groups is None else partial(GroupedPages, groups)
+
+
+def geometry_of(model: DecoderConfig, config: RunnerConfig, dtype: torch.dtype, scale_bytes: int) -> KvGeometry:
+    """KV of a model in pages of elements of ``dtype``.
+
+    Raises:
+        InvalidCheckpoint: the model has latent attention, which these settings do not go with.
+    """
+    if model.latent and config.kernels.triton_kernels:
+        raise InvalidCheckpoint("this model has latent attention (MLA): it runs on a CPU, not yet on a GPU")
+    if model.latent and config.kv_dtype != "auto":
+        raise InvalidCheckpoint(
+            f"kv_dtype {config.kv_dtype} is not supported with latent attention (MLA): set it to auto"
+        )
+    return KvGeometry(
+        num_layers=model.num_layers,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+        block_size=config.block_size,
+        element_bytes=dtype.itemsize,
+        scale_bytes=scale_bytes,
+        num_sides=model.num_kv_sides,
+    )
 
 
 def score_options(options: DecoderOptions, sinks: Tensor | None) -> ScoreOptions:

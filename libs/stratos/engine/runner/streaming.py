@@ -106,6 +106,8 @@ def _check(config: RunnerConfig, model: DecoderConfig) -> None:
     held = config.streaming.attention_sinks + config.streaming.attention_window
     if any(window is not None for window in model.windows):
         raise InvalidCheckpoint("attention_window cannot be set for a model that has sliding windows of its own")
+    if model.latent:
+        raise InvalidCheckpoint("attention_window cannot be set for a model with latent attention (MLA)")
     if len(set(model.ropes)) > 1 or not model.options.has_plain_attention:
         raise InvalidCheckpoint("attention_window cannot be set for a model whose layers rotate unlike or have sinks")
     if not model.has_lm_head:

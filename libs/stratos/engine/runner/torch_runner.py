@@ -22,10 +22,10 @@ from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import FeatureUnavailable, InvalidCheckpoint
 from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.files.model_files import read_model_files
-from stratos.core.kv import BATCHED, KvGeometry, KvIdentity, KvRange
+from stratos.core.kv import BATCHED, KvIdentity, KvRange
 from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.checkpoint.loader import CheckpointReader
-from stratos.engine.checkpoint.model_config import DecoderConfig, parse_decoder_config
+from stratos.engine.checkpoint.model_config import parse_decoder_config
 from stratos.engine.contract.kept_tables import KeptTables
 from stratos.engine.contract.plan import SampledToken, SampleSpec, StepPlan, StepTokens
 from stratos.engine.contract.results import WeightCheck
@@ -40,7 +40,7 @@ from stratos.engine.memory.kv_pages import KvPages, num_blocks_for
 from stratos.engine.models.reloading import Decoder, ReloadableWeights
 from stratos.engine.runner.device_room import room_of
 from stratos.engine.runner.forward import Forward, ForwardResult, LayeredForward, report_non_finite
-from stratos.engine.runner.kernels import choose_kernels, choose_pages, score_options
+from stratos.engine.runner.kernels import choose_kernels, choose_pages, geometry_of, score_options
 from stratos.engine.runner.known_tokens import NUM_TOKENS, KnownTokens, num_spare_blocks
 from stratos.engine.runner.native_forward import make_forward
 from stratos.engine.runner.numerics import libraries_of, numerics_id, promise
@@ -157,7 +157,7 @@ class TorchRunner(Runner):
         reader = open_reader()
         codes = kernels.kv_codes
         kv_dtype = torch.float8_e4m3fn if kernels.has_fp8_kv else dtype if codes is None else torch.uint8
-        geometry = _geometry(model, config.block_size, kv_dtype, codes.scale_bytes if codes else 0)
+        geometry = geometry_of(model, config, kv_dtype, codes.scale_bytes if codes else 0)
         groups, make_pages = choose_pages(model.windows, config, None if streams else scheduler, target)
         num_blocks = num_blocks_for(geometry, config.kv_pool_bytes, groups)
         key_unit = streams.key_unit(kernels, geometry, dtype) if streams else kernels.key_unit(geometry, dtype)
@@ -188,6 +188,7 @@ class TorchRunner(Runner):
         promised = promise(used, target, is_exact=is_exact)
         libraries = libraries_of(used, has_experts=decoder.has_experts)
         names = (attention.name, ops.name, linear.kernel_name, *(rotary.name for rotary in decoder.rotaries))
+        names = (*names, *decoder.routing_names)
         need = read_need(config.model_folder(), config.quantization, keeps_codes=keeps)
         family, is_widened = linear.code_family, is_widened_by_switch(config.quantization, model)
         schemes = scheme_parts(weights, family) if keeps or (family and not is_widened) else ()
@@ -387,14 +388,3 @@ def _take_sampled(handle: StepHandle, sampled: Sampled) -> None:
 def _can_probe(config: RunnerConfig, device: torch.device, promised: tuple[str, ...], *, is_streaming: bool) -> bool:
     is_long_enough = config.max_model_len >= NUM_TOKENS
     return device.type == "cpu" and promised != (BATCHED,) and is_long_enough and not is_streaming
-
-
-def _geometry(model: DecoderConfig, block_size: int, dtype: torch.dtype, scale_bytes: int) -> KvGeometry:
-    return KvGeometry(
-        num_layers=model.num_layers,
-        num_kv_heads=model.num_kv_heads,
-        head_dim=model.head_dim,
-        block_size=block_size,
-        element_bytes=dtype.itemsize,
-        scale_bytes=scale_bytes,
-    )

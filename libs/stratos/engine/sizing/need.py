@@ -16,12 +16,14 @@ from stratos.core.files.gguf.block_types import FLOAT_BLOCKS
 from stratos.core.files.gguf.parts import SUFFIX, read_gguf
 from stratos.core.files.model_files import read_json
 from stratos.core.files.safetensors_header import ALL_BYTES, read_safetensors_header
+from stratos.engine.checkpoint.families.latent import UP
 from stratos.engine.checkpoint.gguf.kept_codes import HEAD, KEPT_BYTES, TABLE, kept_schemes
 from stratos.engine.checkpoint.model_config import DecoderConfig, parse_decoder_config
 from stratos.engine.checkpoint.tensor_names import CODED_SUFFIXES, LINEAR_SUFFIXES, expected_shapes
 from stratos.engine.checkpoint.weight_schemes import HEAD_KIND, LinearScheme, can_round, kind_of_layers, rounds_head
 from stratos.engine.sizing.operations import layer_operations, output_operations
 
+_UP = f".{UP}.weight"
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 STORED_DTYPES = {"F32": "float32", "F64": "float32", "BF16": "bfloat16", "F16": "float16"}
 ROUNDED_BYTES = {"int8": 1.0, "int4": 0.625, "fp8": 1.0, "mxfp4": 0.625, "nf4": 0.5625, "llm-int8": 1.0}
@@ -87,7 +89,10 @@ class ModelNeed:
         linear = sum(
             math.prod(shape)
             for name, shape in expected_shapes(model)
-            if name.endswith(LINEAR_SUFFIXES) and len(shape) == 2 and can_round(shape[1], kind)
+            if name.endswith(LINEAR_SUFFIXES)
+            and len(shape) == 2
+            and can_round(shape[1], kind)
+            and not name.endswith(_UP)
         )
         linear = min(linear, self.num_read)
         code_bytes = int(linear * ROUNDED_BYTES[kind_of_layers(kind)])
@@ -143,6 +148,8 @@ def _safetensors_need(model: DecoderConfig, weights: list[Path], *, widens: bool
                     elements["BF16"] += 0 if is_scale else 2 * count
                 else:
                     code_bytes += count * (SCALE_BYTES if is_scale else 1)
+            elif model.quantisation is not None and name.endswith(_UP):
+                elements["BF16"] += math.prod(entry["shape"])
             elif model.quantisation is not None:
                 is_widened = entry["dtype"] == "U8" and name.endswith(SCALE_SUFFIXES)
                 code_bytes += math.prod(entry["shape"]) * (SCALE_BYTES if is_widened else ALL_BYTES[entry["dtype"]])
@@ -196,9 +203,9 @@ def need_of(model: DecoderConfig, num_stored: int, stored_dtype: str, *, has_own
     return ModelNeed(
         stored_dtype=stored_dtype,
         num_weights=num_stored + twice,
-        table_bytes=2 * len(set(model.ropes)) * model.max_model_len * model.head_dim * TABLE_BYTES,
-        kv_elements=2 * model.num_layers * model.kv_size,
-        kv_rows=2 * model.num_layers * model.num_kv_heads,
+        table_bytes=2 * len(set(model.ropes)) * model.max_model_len * model.rotary_dim * TABLE_BYTES,
+        kv_elements=model.num_kv_sides * model.num_layers * model.kv_size,
+        kv_rows=model.num_kv_sides * model.num_layers * model.num_kv_heads,
         max_model_len=model.max_model_len,
         vocab_size=model.vocab_size,
         widest=max(2 * model.intermediate_size, model.q_size + 2 * model.kv_size, model.hidden_size),
@@ -206,7 +213,7 @@ def need_of(model: DecoderConfig, num_stored: int, stored_dtype: str, *, has_own
         num_read=num_stored + twice - table,
         layer_operations=layer_operations(model),
         output_operations=output_operations(model),
-        rank_elements=sum(
-            sum(shape) for layer in range(model.num_layers) for shape in model.projection_shapes(layer).values()
-        ),
+        rank_elements=0
+        if model.latent  # no adapters
+        else sum(sum(shape) for layer in range(model.num_layers) for shape in model.projection_shapes(layer).values()),
     )

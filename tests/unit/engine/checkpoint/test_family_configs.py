@@ -23,6 +23,19 @@ SIZES: dict[str, Any] = {
 }
 
 
+STATED: dict[str, dict[str, Any]] = {"deepseek_v2": {"num_experts_per_tok": 6}}
+"""What ``transformers`` has no value for."""
+
+
+def latent_shapes(config: Any) -> dict[str, tuple[int, int]]:
+    """Projections of its first layer."""
+    from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention
+
+    with torch.device("meta"):
+        attention = DeepseekV3Attention(config, 0)
+    return {name: tuple(linear.weight.shape) for name, linear in attention.named_children() if "proj" in name}
+
+
 def parse(model_type: str, **changes: Any) -> Any:
     return parse_decoder_config({**SIZES, "architectures": [MODEL_TYPES[model_type]], **changes})
 
@@ -39,10 +52,15 @@ def parse(model_type: str, **changes: Any) -> Any:
 def test_absent_fields_mean_what_transformers_assumes(model_type: str, changes: dict[str, Any]) -> None:
     from transformers import AutoConfig
 
+    changes = STATED.get(model_type, {}) | changes
     theirs = AutoConfig.for_model(model_type, **SIZES, **changes)
     ours = parse(model_type, **changes)
-    assert ours.num_kv_heads == theirs.num_key_value_heads
-    assert ours.head_dim == (getattr(theirs, "head_dim", None) or SIZES["hidden_size"] // SIZES["num_attention_heads"])
+    if ours.latent:
+        assert ours.latent.shapes(SIZES["hidden_size"]) == latent_shapes(theirs)
+    else:
+        assert ours.num_kv_heads == theirs.num_key_value_heads
+    head_dim = getattr(theirs, "head_dim", None) or SIZES["hidden_size"] // SIZES["num_attention_heads"]
+    assert ours.rotary_dim == head_dim
     assert ours.rms_norm_eps == theirs.rms_norm_eps
     by_type = {kind: theirs.rope_parameters.get(kind, theirs.rope_parameters) for kind in LAYER_TYPES}
     for window, rope in zip(ours.windows, ours.ropes, strict=True):
@@ -64,7 +82,8 @@ def test_absent_fields_mean_what_transformers_assumes(model_type: str, changes: 
 
 def test_a_model_type_stands_in_for_the_architecture() -> None:
     for model_type, architecture in MODEL_TYPES.items():
-        assert parse_decoder_config({**SIZES, "model_type": model_type}).architecture == architecture
+        fields = {**SIZES, **STATED.get(model_type, {}), "model_type": model_type}
+        assert parse_decoder_config(fields).architecture == architecture
     assert set(MODEL_TYPES.values()) == set(SUPPORTED_ARCHITECTURES)
 
 

@@ -20,7 +20,7 @@ from tests.support.reference.native_kernels import NATIVE_SETS
 from tests.support.reference.tiny_models import FAMILIES, SHAPES, save_tiny
 from tests.support.worlds.plan_driver import Driver, load_runner
 
-EXPERTS = ("Mixtral", "Qwen2Moe", "Qwen3Moe", "Glm4Moe", "GptOss")
+EXPERTS = ("Mixtral", "Qwen2Moe", "Qwen3Moe", "Glm4Moe", "GptOss", "DeepseekV2", "DeepseekV3")
 DENSE = {name: case for name, case in FAMILIES.items() if case[0] not in EXPERTS}
 DENSE |= {name: ("Llama", changes) for name, changes in SHAPES.items()}
 DTYPES = ("float32", "bfloat16", "float16")

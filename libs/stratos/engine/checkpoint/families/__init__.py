@@ -1,10 +1,12 @@
 """Families of models as tables of options: one entry per architecture.
 
-Read in this order: ``family``, ``llama``, ``gemma``, ``phi``, ``olmo``, ``glm``, ``gpt_oss``.
+Read in this order: ``family``, ``llama``, ``gemma``, ``phi``, ``olmo``, ``glm``, ``gpt_oss``,
+``deepseek``.
 """
 
 from __future__ import annotations
 
+from stratos.engine.checkpoint.families.deepseek import DEEPSEEK
 from stratos.engine.checkpoint.families.family import Family
 from stratos.engine.checkpoint.families.gemma import GEMMA
 from stratos.engine.checkpoint.families.glm import GLM
@@ -13,7 +15,7 @@ from stratos.engine.checkpoint.families.llama import LLAMA
 from stratos.engine.checkpoint.families.olmo import OLMO
 from stratos.engine.checkpoint.families.phi import PHI
 
-FAMILIES: dict[str, Family] = {**LLAMA, **GEMMA, **PHI, **OLMO, **GLM, **GPT_OSS}
+FAMILIES: dict[str, Family] = {**LLAMA, **GEMMA, **PHI, **OLMO, **GLM, **GPT_OSS, **DEEPSEEK}
 BODIES: dict[str, str] = {name.replace("ForCausalLM", "Model"): name for name in FAMILIES}
 """Architecture without an output layer -> the one with it; embedding models are saved as the former."""
 TEXT_PARTS: dict[str, str] = {
@@ -40,5 +42,7 @@ MODEL_TYPES: dict[str, str] = {
     "glm4": "Glm4ForCausalLM",
     "glm4_moe": "Glm4MoeForCausalLM",
     "gpt_oss": "GptOssForCausalLM",
+    "deepseek_v2": "DeepseekV2ForCausalLM",
+    "deepseek_v3": "DeepseekV3ForCausalLM",
 }
 """``model_type`` -> architecture, for a ``config.json`` without ``architectures``."""

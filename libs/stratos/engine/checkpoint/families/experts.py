@@ -10,6 +10,7 @@ from stratos.engine.checkpoint.fields import Fields, flag, index_list, positive_
 
 COUNT_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts")
 """Spellings of one number: published files have one, transformers 5 may write another."""
+GROUP_RULES = ("greedy", "group_limited_greedy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,9 @@ class Routing:
     scale: float = 1.0
     """On the weights, after all."""
     num_groups: int = 1
-    """Groups of experts that stand side by side; the best two of a group are its score."""
+    """Groups of experts that stand side by side."""
+    num_scoring: int = 2
+    """Best experts of a group whose scores add up to its own."""
     num_chosen_groups: int = 1
     """Best groups, of which all experts are chosen."""
 
@@ -79,14 +82,25 @@ def parse_experts(config: Fields, family: Family, num_layers: int) -> MoeConfig 
     return MoeConfig(
         num_experts=num_experts,
         intermediate_size=size,
-        routing=_sigmoid(fields, routing, num_experts) if family.is_sigmoid_routed else routing,
+        routing=_grouped(fields, family, routing, num_experts),
         layers=_expert_layers(fields, family, num_layers),
         names=family.experts,
         shared_size=shared,
     )
 
 
-def _sigmoid(fields: Fields, routing: Routing, num_experts: int) -> Routing:
+def _grouped(fields: Fields, family: Family, routing: Routing, num_experts: int) -> Routing:
+    """The same by groups of experts, where the family has them, and with a scale."""
+    if family.is_sigmoid_routed:
+        routing = replace(routing, is_sigmoid=True, scale=positive_number(fields, "routed_scaling_factor", 1.0))
+    elif family.expert_scale_field:
+        routing = replace(routing, num_scoring=1, scale=positive_number(fields, family.expert_scale_field))
+        if (rule := fields[family.group_rule_field]) not in GROUP_RULES:
+            raise InvalidCheckpoint(f"config.json: topk_method must be one of {GROUP_RULES}, not {shown(rule)}")
+        if rule == GROUP_RULES[0]:
+            return routing
+    else:
+        return routing
     num_groups, num_chosen_groups = positive_int(fields, "n_group", 1), positive_int(fields, "topk_group", 1)
     group = num_experts // num_groups
     if num_experts % num_groups or num_chosen_groups > num_groups or group * num_chosen_groups < routing.num_chosen:
@@ -94,17 +108,11 @@ def _sigmoid(fields: Fields, routing: Routing, num_experts: int) -> Routing:
             f"config.json: n_group {num_groups} and topk_group {num_chosen_groups} do not divide {num_experts} experts "
             f"so that {routing.num_chosen} can be chosen"
         )
-    if num_groups > 1 and group < 2:
+    if num_groups > 1 and group < routing.num_scoring:
         raise InvalidCheckpoint(
             "config.json: n_group leaves groups of one expert, and the best two are a group's score"
         )
-    return replace(
-        routing,
-        is_sigmoid=True,
-        scale=positive_number(fields, "routed_scaling_factor", 1.0),
-        num_groups=num_groups,
-        num_chosen_groups=num_chosen_groups,
-    )
+    return replace(routing, num_groups=num_groups, num_chosen_groups=num_chosen_groups)
 
 
 def _expert_layers(fields: Fields, family: Family, num_layers: int) -> frozenset[int]:

@@ -112,6 +112,12 @@ class Family:
     """Whether ``mlp_only_layers`` and ``decoder_sparse_step`` may leave layers without experts."""
     dense_layers_field: str = ""
     """So many first layers have no experts."""
+    is_latent: bool = False
+    """Keys and values come from one vector that a token keeps (MLA)."""
+    expert_scale_field: str = ""
+    """On the weights of the chosen experts, where scores are a softmax."""
+    group_rule_field: str = ""
+    """"greedy": experts are chosen from all; "group_limited_greedy": from the groups that have the best one."""
     is_sigmoid_routed: bool = False
     """Scores of experts are sigmoids of their own, by groups of experts, and not a softmax over all of them."""
     unused_layers_field: str = ""
@@ -123,4 +129,6 @@ class Family:
     """Features of the MLP that every token goes through, where they are not those of an expert."""
     shared_count_field: str = ""
     """Times that, where it is not once."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that no other value of is computed."""
     defaults: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,57 @@
+"""A model with latent attention through a platform: a hand-off, cached KV, and a stream whose worker is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.worlds.family_models import CONTEXT, PROMPT, local_tokens, save_served
+from tests.support.worlds.platform_process import PlatformProcess, running_platform
+
+NUM_TOKENS = 250
+
+
+@pytest.mark.slow
+def test_a_stream_of_latent_attention_outlives_its_worker(tmp_path: Path) -> None:
+    folder = save_served(tmp_path / "latent", "deepseek-v3")
+    size = ("--engine", "torch", "--prefill", "1", "--decode", "2", "--max-decode", "2", "--model", str(folder))
+    with running_platform(tmp_path, *size) as platform:
+        expected = streamed(platform)
+        assert expected == local_tokens(folder, PROMPT, NUM_TOKENS, CONTEXT)
+        assert streamed(platform) == expected, "the prompt is cached now"
+        assert streamed(platform, is_killed=True) == expected
+
+
+def streamed(platform: PlatformProcess, *, is_killed: bool = False) -> list[int]:
+    """Greedy tokens of the prompt; where ``is_killed``, the worker that computes them ends on the way."""
+    body = {
+        "model": "latent", "prompt": PROMPT, "max_tokens": NUM_TOKENS, "temperature": 0, "ignore_eos": True,
+        "return_token_ids": True, "stream": True,
+    }  # fmt: skip
+    headers, tokens = {"authorization": f"Bearer {platform.api_key}"}, list[int]()
+    with (
+        httpx.Client(base_url=platform.base_url, headers=headers, timeout=120, trust_env=False) as client,
+        client.stream("POST", "/completions", json=body) as answer,
+    ):
+        for event in answer.iter_lines():
+            if event.startswith("data: {"):
+                for choice in json.loads(event.removeprefix("data: "))["choices"]:
+                    tokens += choice.get("token_ids") or []
+            if is_killed and len(tokens) >= 10:
+                is_killed = not killed(platform)
+    assert not is_killed, "no worker was seen while it decoded"
+    return tokens
+
+
+def killed(platform: PlatformProcess) -> bool:
+    """Whether the decode worker that runs the one request was found, and killed."""
+    for worker in platform.status()["workers"]:
+        if worker["role"] == "decode" and worker.get("num_running"):
+            os.kill(platform.processes()[worker["worker_id"]]["pid"], signal.SIGKILL)
+            return True
+    return False
