@@ -16,6 +16,7 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis.internal.conjecture import providers
 
 from tests.support.examples import IS_THOROUGH, examples
+from tests.support.left_children import children_left, watch_children
 from tests.support.promises import promised, pytest_terminal_summary
 from tests.support.servers import collected_server
 from tests.support.shared_platforms import RoomScheduling, starts_platform
@@ -83,6 +84,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+watch_children()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Blame a child on the test that left it: the warning comes in whichever one runs when it is collected."""
+    yield
+    assert not (left := children_left()), f"its event loop ended before its children: {left}"
 
 
 @pytest.hookimpl(trylast=True)

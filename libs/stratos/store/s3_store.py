@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, IncompleteReadError
+from botocore.exceptions import BotoCoreError, ClientError, ConnectionClosedError, IncompleteReadError
 
 from stratos.common.errors import DependencyDown, NotFound, RequestTooLarge, StratosError
 from stratos.store.object_store import MAX_FOLDER_FILES, ObjectInfo, ObjectStore, check_key, is_plain_key
@@ -82,7 +82,11 @@ class S3Store(ObjectStore):
     async def _call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         await self.open()
         try:
-            return await asyncio.to_thread(work, *args, **kwargs)
+            try:
+                return await asyncio.to_thread(work, *args, **kwargs)
+            except ConnectionClosedError:
+                # A server may end a kept connection just when it is used again: that is no attempt, and costs no time.
+                return await asyncio.to_thread(work, *args, **kwargs)
         except (BotoCoreError, ClientError, OSError) as error:
             raise self._explain(error, str(args[0])) from error
 

@@ -25,8 +25,14 @@ class PlainS3(BaseHTTPRequestHandler):
     knows_ranges = True
     num_sent = len(CONTENT)
     """Bytes after which the connection ends."""
+    answers_once = False
+    """The connection is kept, and ends at the next request without an answer."""
+    has_answered = False
 
     def do_GET(self) -> None:
+        if self.has_answered:
+            self.close_connection = True
+            return
         asked = re.match(r"bytes=(\d+)-(\d+)", self.headers["Range"])
         assert asked is not None
         body = CONTENT
@@ -38,7 +44,8 @@ class PlainS3(BaseHTTPRequestHandler):
             self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.close_connection = True
+        self.has_answered = self.answers_once
+        self.close_connection = not self.answers_once
         try:
             self.wfile.write(body[: self.num_sent])
         except OSError:  # the client has read what it wanted
@@ -48,11 +55,17 @@ class PlainS3(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+class PlainServer(socketserver.ThreadingTCPServer):
+    """A server whose end waits for no connection that a client keeps."""
+
+    daemon_threads = True
+
+
 @contextmanager
 def served(**traits: object) -> Iterator[S3Store]:
     """A store on a server with such traits."""
     handler = type("Handler", (PlainS3,), traits)
-    with pytest.MonkeyPatch.context() as patch, socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+    with pytest.MonkeyPatch.context() as patch, PlainServer(("127.0.0.1", 0), handler) as server:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             patch.setenv(name, "testing")
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -74,3 +87,22 @@ async def test_a_server_without_ranges_gives_the_right_part() -> None:
         assert await store.read("key", 1001, 100) == CONTENT[1001:1101]
         assert await store.read("key", len(CONTENT) - 1, 2) == CONTENT[-1:]
         assert await store.read("key", len(CONTENT) + 9, 2) == b""
+
+
+async def test_a_kept_connection_that_ends_when_it_is_used_again_is_no_lost_store() -> None:
+    """One attempt, as for the registry: its only connection may have ended while nothing was asked."""
+    with served(answers_once=True) as store:
+        for offset in (0, 1001, 2002):
+            assert await store.read("key", offset, 100) == CONTENT[offset : offset + 100]
+
+
+async def test_a_server_that_never_answers_is_asked_twice_and_no_more() -> None:
+    asked: list[str] = []
+
+    def hang_up(handler: PlainS3) -> None:
+        asked.append(handler.path)
+        handler.close_connection = True
+
+    with served(do_GET=hang_up) as store, pytest.raises(DependencyDown, match="Connection was closed"):
+        await store.read("key", 0, 100)
+    assert asked == ["/bucket/key"] * 2

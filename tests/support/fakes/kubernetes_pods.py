@@ -68,6 +68,7 @@ class FakePods:
         self._watches: set[asyncio.Event] = set()
         self._numbers = iter(range(10**6))
         self._leaving: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[Any]] = set()
 
     async def add_pod(self, component: str, *, program: str = SLEEPER, ports: dict[str, int] | None = None) -> str:
         name = f"stratos-{component}-{next(self._numbers):04d}"
@@ -192,14 +193,24 @@ class FakePods:
             sys.executable, *argv[1:], json.dumps(task), stdin=-1, stdout=-1, stderr=-1
         )
         feeding = asyncio.create_task(_feed(socket, child.stdin))
-        while line := await child.stdout.readline():  # type: ignore[union-attr]
-            await socket.send_bytes(b"\1" + line)
-        await socket.send_bytes(b"\2" + await child.stderr.read())  # type: ignore[union-attr]
-        outcome = {"status": "Success"} if await child.wait() == 0 else {"status": "Failure", "message": "it failed"}
-        await socket.send_bytes(b"\3" + json.dumps(outcome).encode())
-        await socket.close()
-        feeding.cancel()
+        self._running.add(asyncio.current_task())  # type: ignore[arg-type]
+        try:
+            await _tell(socket, child)
+        finally:  # its client may have gone, and this cluster may end
+            feeding.cancel()
+            if child.returncode is None:
+                child.terminate()
+            await child.communicate()
         return socket
+
+    async def end(self) -> None:
+        """End all processes, once nothing is asked any more."""
+        if self._running:
+            await asyncio.wait(self._running)
+        for container in self.containers.values():
+            if container.process.returncode is None:
+                container.process.kill()
+            await container.process.communicate()
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(protocols=["v4.channel.k8s.io"])
@@ -215,6 +226,16 @@ class FakePods:
         feeding.cancel()
         writer.close()
         return socket
+
+
+async def _tell(socket: web.WebSocketResponse, child: Any) -> None:
+    """What a program prints, and how it ends."""
+    while line := await child.stdout.readline():
+        await socket.send_bytes(b"\1" + line)
+    await socket.send_bytes(b"\2" + await child.stderr.read())
+    outcome = {"status": "Success"} if await child.wait() == 0 else {"status": "Failure", "message": "it failed"}
+    await socket.send_bytes(b"\3" + json.dumps(outcome).encode())
+    await socket.close()
 
 
 async def _feed(socket: web.WebSocketResponse, writer: Any) -> None:
@@ -241,7 +262,4 @@ async def fake_pods() -> AsyncIterator[FakePods]:
         yield cluster
     finally:
         await runner.cleanup()
-        for container in cluster.containers.values():
-            if container.process.returncode is None:
-                container.process.kill()
-            await container.process.wait()
+        await cluster.end()
