@@ -16,10 +16,8 @@ from tests.support.worlds.platform_process import running_platform
 PROMPT = "def read_lines(path):\n    with open(path) as file:\n" * 3
 
 
-@pytest.mark.parametrize(
-    ("name", "scheme"),
-    [("base-Q4_K_M", "gguf-q4_k+q6_k+q8_0"), pytest.param("base-Q8_0", "gguf-q8_0", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "scheme"), [("base-Q4_K_M", "gguf-q4_k+q6_k+q8_0"), ("base-Q8_0", "gguf-q8_0")])
 def test_a_gguf_file_is_served(tmp_path: Path, name: str, scheme: str) -> None:
     path = save_shipped_gguf(tmp_path / f"{name}.gguf")
     with running_platform(tmp_path, "--max-decode", "1", "--model", str(path)) as platform:

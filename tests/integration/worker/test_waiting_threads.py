@@ -23,7 +23,12 @@ make_engine(WorkerSettings(runner=runner, device="cpu"))
 
 
 @pytest.mark.parametrize(
-    ("told", "spins"), [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "0")]
+    ("told", "spins"),
+    [
+        ({}, "10000"),
+        pytest.param({"GOMP_SPINCOUNT": "7"}, "7", marks=pytest.mark.slow),
+        pytest.param({"OMP_WAIT_POLICY": "PASSIVE"}, "0", marks=pytest.mark.slow),
+    ],
 )
 def test_openmp_learns_how_long_threads_look_for_one_another(told: dict[str, str], spins: str) -> None:
     env = {name: content for name, content in os.environ.items() if not name.startswith(("GOMP_", "OMP_"))}

@@ -34,7 +34,7 @@ MANY = LimitCase(num_gateways=1, num_routers=2, num_tenants=90, is_all=True, is_
     [
         (ALONE, LimitParts(leaser=OneSlotPerTurn, limiter=OneSlotAndOneTurn), "the first requests: 1 of 50"),
         (ALONE, LimitParts(limiter=FirstShortClaim), "the first requests"),
-        (MANY, LimitParts(leaser=FirstBuckets), "some tenants got"),
+        pytest.param(MANY, LimitParts(leaser=FirstBuckets), "some tenants got", marks=pytest.mark.slow),
         (
             replace(ALONE, num_routers=3),
             LimitParts(choose=lambda request, number: random.randrange(number)),
@@ -55,6 +55,7 @@ def test_a_burst_after_aborts_finds_refunds_above_the_capacity(redis_url: str) -
     assert any("the law" in problem for problem in problems), problems
 
 
+@pytest.mark.slow
 def test_an_outage_finds_gateways_that_forget_each_other(redis_url: str) -> None:
     problems = run_virtual(outage(redis_url, LimitParts(leaser=ForgetsGateways)))
     assert any("the law" in problem for problem in problems), problems

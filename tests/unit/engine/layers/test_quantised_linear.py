@@ -14,6 +14,7 @@ from stratos.engine.checkpoint.rounding import rounded
 from stratos.engine.checkpoint.weight_schemes import NF4, OUTLIER, LinearScheme
 from stratos.engine.layers.linear import LinearFactory
 from stratos.engine.layers.quantised_linear import NO_TILES, QuantisedLinear
+from tests.support.pairwise import pairwise
 from tests.support.reference.native_kernels import NATIVE_SETS, native_library
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -90,12 +91,14 @@ def test_every_code_is_widened_to_its_number(name: str, scheme: LinearScheme, dt
     assert torch.equal(got, widened(weight, name, dtype).T)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", NATIVE_SETS)
-@pytest.mark.parametrize(("scheme", "group"), [*CODES, (LinearScheme.INT8_ROWS, 0), (LinearScheme.LLM_INT8, 0)])
+@pytest.mark.parametrize(
+    ("scheme_and_group", "name", "dtype"),
+    pairwise([*CODES, (LinearScheme.INT8_ROWS, 0), (LinearScheme.LLM_INT8, 0)], list(NATIVE_SETS), DTYPES),
+)
 def test_a_row_has_the_same_bits_in_any_batch_and_with_any_threads(
-    name: str, dtype: torch.dtype, scheme: LinearScheme, group: int
+    name: str, dtype: torch.dtype, scheme_and_group: tuple[LinearScheme, int]
 ) -> None:
+    scheme, group = scheme_and_group
     weight = made(scheme, 97, 384, group, has_zeros=scheme == LinearScheme.INT4)
     linear = QuantisedLinear(native_library(name), weight, None, dtype, is_float=True)
     x, before = torch.randn(300, 384).to(dtype), torch.get_num_threads()

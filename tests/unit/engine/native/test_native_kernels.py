@@ -23,6 +23,7 @@ from stratos.engine.native import build, isa
 from stratos.engine.native.library import NativeLibrary, NativeLibraryUnusable, load_native
 from stratos.engine.runner import kernels
 from stratos.engine.settings import RunnerConfig
+from tests.support.pairwise import pairwise
 from tests.support.reference.native_kernels import NATIVE_SETS, native_library
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -93,24 +94,15 @@ def test_attention_with_rotation_and_norm_equals_torch(
         torch.testing.assert_close(ours, reference, **tolerance)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", NATIVE_SETS)
-@pytest.mark.parametrize(
-    ("dim", "kv_heads", "group", "block", "window", "has_norm"),
-    [(64, 4, 4, 16, None, False), (32, 4, 2, 32, 40, True), (128, 2, 7, 16, 9, True), (96, 1, 8, 48, 100, False)],
-)
+PACKED = [(64, 4, 4, 16, None, False), (32, 4, 2, 32, 40, True), (128, 2, 7, 16, 9, True), (96, 1, 8, 48, 100, False)]
+"""Size of a head, heads of KV, their group, block, window and whether there is a norm."""
+
+
+@pytest.mark.parametrize(("shape", "name", "dtype", "threads"), pairwise(PACKED, list(NATIVE_SETS), DTYPES, [1, 2]))
 def test_packed_keys_change_no_bit(
-    name: str,
-    dtype: torch.dtype,
-    threads: int,
-    dim: int,
-    kv_heads: int,
-    group: int,
-    block: int,
-    window: int | None,
-    has_norm: bool,
+    name: str, dtype: torch.dtype, threads: int, shape: tuple[int, int, int, int, int | None, bool]
 ) -> None:
+    dim, kv_heads, group, block, window, has_norm = shape
     torch.manual_seed(0)
     library, heads = native_library(name), kv_heads * group
     geometry = KvGeometry(
