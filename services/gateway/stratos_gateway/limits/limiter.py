@@ -28,6 +28,9 @@ _LEAST_TURNS = 4
 """A request waits for so many, however long they take: one under way, one that says what is wanted, another gateway's,
 and the one that brings it."""
 
+_LOOK_S = 0.25
+"""A request that waits looks so often whether this process stood still: that time is not its own."""
+
 _STOOD_STILL = "this gateway stood still, and other requests of this tenant have its sequences now; try again"
 
 
@@ -155,21 +158,29 @@ class TenantLimiter:
         with ExitStack() as stack:
             for place, claim in enumerate(claims):
                 stack.enter_context(claim.bucket.demand.waiting_for(claim.amount, partial(_is_short, claims[:place])))
-            while (left_s := self._left_s(claims, begin, heard)) > 0:
-                await self._leaser.turn_soon([claim.bucket for claim in claims], left_s)
+            still_s = 0.0
+            while (left_s := self._left_s(claims, begin, still_s, heard)) > 0:
+                asked_s, since_s = min(left_s, _LOOK_S), self._clock.now()
+                await self._leaser.turn_soon([claim.bucket for claim in claims], asked_s)
                 if self._spend(claims):
                     return
+                late_s = self._clock.now() - since_s - asked_s
+                still_s += late_s if late_s > _LOOK_S else 0.0
         raise self._refusal(claims, begin)
 
-    def _left_s(self, claims: Sequence[Claim], begin: float, heard: Sequence[int]) -> float:
-        """Seconds for which a request waits on that has waited since ``begin``; 0 or less for none."""
+    def _left_s(self, claims: Sequence[Claim], begin: float, still_s: float, heard: Sequence[int]) -> float:
+        """Seconds for which a request waits on that has waited since ``begin``; 0 or less for none.
+
+        For ``still_s`` of that time this process stood still: no turn was waited for.
+        """
         now, config = self._clock.now(), self._leaser.config
         after_s = max(
             0.0 if claim.bucket.is_stale(now) else claim.bucket.after_s(claim.amount, now) for claim in claims
         )
         is_first = _is_first(claims)
         wait_s = FIRST_WAIT_S if is_first else config.wait_s
-        most_s = max(wait_s, MOST_WAIT_S) - (now - begin)
+        waited_s = now - begin - still_s
+        most_s = max(wait_s, MOST_WAIT_S) - waited_s
         if self._leaser.is_away and begin < self._leaser.shares_at <= now:  # for a share, which begins empty
             return min(most_s, max(after_s, config.interval_s)) if after_s <= most_s else 0.0
         if after_s:
@@ -177,7 +188,7 @@ class TenantLimiter:
         num_turns = min(claim.bucket.num_heard - before for claim, before in zip(claims, heard, strict=True))
         if not is_first and num_turns < _LEAST_TURNS:  # nothing says that the limit is reached
             return most_s
-        return min(max(wait_s - (now - begin), self._leaser.settles_in_s), most_s)
+        return min(max(wait_s - waited_s, self._leaser.settles_in_s), most_s)
 
     def _spend(self, claims: Sequence[Claim]) -> bool:
         """Take all of them or none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -16,7 +17,7 @@ LIMIT, CLIENTS, SECONDS = 40, 24, 12.0
 
 
 async def closed_loop(
-    url: str, num_gateways: int, latency_s: float, *, stalls: bool = False
+    url: str, num_gateways: int, latency_s: float, *, stalls_s: Sequence[float] = ()
 ) -> tuple[int, list[StratosError], list[str]]:
     """So many clients with pauses: the tenant never has more sequences at once than clients.
 
@@ -24,7 +25,7 @@ async def closed_loop(
         url: of Redis.
         num_gateways: that share the limit.
         latency_s: of an answer of Redis.
-        stalls: the machine stands still for up to 1.2 s, now and then, and clients ask again at once.
+        stalls_s: the machine stands still for one of these times, now and then, and clients ask again at once.
     """
     platform, refused, draw = LimitedGateways(url, num_gateways), list[StratosError](), random.Random(7)
     platform.book.known_late_s = KNOWN_LATE_S[num_gateways > 1]
@@ -33,19 +34,19 @@ async def closed_loop(
     async def client() -> None:
         nonlocal num_done
         while platform.clock.now() - begin < SECONDS:
-            await asyncio.sleep(draw.uniform(0.001, 0.1) if stalls else draw.choice((0.0, draw.uniform(0, 3.0))))
+            await asyncio.sleep(draw.uniform(0.001, 0.1) if stalls_s else draw.choice((0.0, draw.uniform(0, 3.0))))
             found = await draw.choice(platform.gateways).take(tenant, cost_of())
             if not isinstance(found, OpenRequest):
                 refused.append(found)
                 continue
-            await asyncio.sleep(0.006 if stalls and draw.random() < 0.8 else draw.uniform(0.1, 1.5))
+            await asyncio.sleep(0.006 if stalls_s and draw.random() < 0.8 else draw.uniform(0.1, 1.5))
             found.gateway.settle(found, 1)
             num_done += 1
 
     async def stand_still() -> None:
-        while stalls:
+        while stalls_s:
             await asyncio.sleep(draw.uniform(0.01, 0.6))
-            platform.clock.jump(draw.choice((0.1, 0.3, 0.6, 1.2)))
+            platform.clock.jump(draw.choice(stalls_s))
 
     await asyncio.sleep(3.0)
     standing = asyncio.create_task(stand_still())
@@ -66,9 +67,26 @@ def test_no_slot_of_those_that_are_free_is_refused(redis_url: str, num_gateways:
     assert num_done > 2 * CLIENTS
 
 
-@pytest.mark.parametrize(("num_gateways", "latency_s"), [(1, 0.001), (1, 0.05), (1, 0.3), (2, 0.001), (2, 0.05)])
-def test_nor_by_gateways_that_stand_still(redis_url: str, num_gateways: int, latency_s: float) -> None:
-    num_done, refused, problems = run_virtual(closed_loop(redis_url, num_gateways, latency_s, stalls=True))
+SHORT, LONG = (0.1, 0.3, 0.6, 1.2), (0.1, 2.0, 2.5, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("num_gateways", "latency_s", "stalls_s"),
+    [
+        (1, 0.001, SHORT),
+        (1, 0.05, SHORT),
+        (1, 0.3, SHORT),
+        (2, 0.001, SHORT),
+        (2, 0.05, SHORT),
+        (1, 0.05, LONG),
+        (2, 0.05, LONG),
+        (3, 0.05, LONG),
+    ],
+)
+def test_nor_by_gateways_that_stand_still(
+    redis_url: str, num_gateways: int, latency_s: float, stalls_s: Sequence[float]
+) -> None:
+    num_done, refused, problems = run_virtual(closed_loop(redis_url, num_gateways, latency_s, stalls_s=stalls_s))
     assert refused == []
     assert problems == []
     assert num_done > 10 * CLIENTS
