@@ -14,6 +14,7 @@ from torch import Tensor
 
 from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWeight
 from stratos.engine.checkpoint.rounding import rounded
+from stratos.engine.checkpoint.tensor_names import LINEAR_SUFFIXES
 from stratos.engine.checkpoint.weight_schemes import INT4_ZERO, NF4, LinearScheme
 from tests.support.paths import BASE_MODEL
 from tests.support.reference.tiny_models import save_tiny
@@ -130,7 +131,7 @@ def quantise_folder(path: Path, name: str) -> dict[str, Tensor]:
     config = json.loads((path / "config.json").read_text())
     stated = (CONFIGS | WIDE_CONFIGS)[name]
     tensors, floats = load_file(path / "model.safetensors"), {}
-    for weight_name in [n for n in tensors if n.endswith("_proj.weight")]:
+    for weight_name in [n for n in tensors if n.endswith(LINEAR_SUFFIXES)]:
         layer = weight_name.removesuffix(".weight")
         if layer == FLOAT_LAYER and stated["quant_method"] in ("compressed-tensors", "modelopt", "bitsandbytes"):
             continue

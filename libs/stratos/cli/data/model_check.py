@@ -42,9 +42,11 @@ def _facts(model: DecoderConfig) -> Iterator[str]:
     num_windows = sum(window is not None for window in model.windows)
     yield f"layers: {model.num_layers}, {num_windows} with a window{f' of {windows[0]}' if windows else ''}"
     yield f"context: {model.max_model_len:,} tokens, rotation {model.rope.kind}"
-    yield f"KV: {2 * model.num_layers * model.kv_size:,} elements per token"
+    yield f"KV: {model.num_kv_sides * model.num_layers * model.kv_size:,} elements per token"
     if model.moe is not None:
         yield f"experts: {model.moe.num_chosen} of {model.moe.num_experts} per token"
+    if model.latent is not None:
+        yield "devices: a CPU alone; kernels of a GPU have no latent attention"
     if not model.options.has_plain_attention:
         yield "devices: a CPU alone; kernels of a GPU neither cap scores nor have sinks of heads"
 

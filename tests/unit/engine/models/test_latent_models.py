@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from stratos.calculators.memory.kv import KvAsk, estimate_kv
 from stratos.calculators.models.known import find_shape
+from stratos.cli.data.model_check import check_model
 from stratos.common.errors import InvalidAdapter, InvalidCheckpoint
 from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.kv import KvGeometry, KvRange
@@ -27,10 +29,11 @@ from stratos.engine.lora.host_copy import check_shapes
 from stratos.engine.memory.kv_pages import KvPages
 from stratos.engine.settings import DiskTierConfig, SchedulerConfig, SpeculationConfig
 from tests.support.reference.native_kernels import NATIVE_SETS, native_library
+from tests.support.reference.quantised_models import quantise_folder
 from tests.support.reference.tiny_models import FAMILIES, save_tiny
 from tests.support.worlds.core_driver import Outcomes, make_core, make_request, run
 from tests.support.worlds.engine_settings import scheduler_config
-from tests.support.worlds.plan_driver import BLOCK_SIZE, load_runner
+from tests.support.worlds.plan_driver import BLOCK_SIZE, load_runner, teacher_forced
 
 RANK, ROPE, LAYERS = 24, 8, 3
 BLOCK_BYTES = LAYERS * (RANK + ROPE) * 4 * BLOCK_SIZE
@@ -187,6 +190,28 @@ def test_a_field_that_is_not_computed_is_refused_by_name(case: str, changes: dic
     parse_decoder_config(stated)
     with pytest.raises(InvalidCheckpoint, match=text):
         parse_decoder_config(stated | changes)
+
+
+def test_a_checkpoint_in_fp8_is_the_floats_that_its_codes_stand_for(tmp_path: Path) -> None:
+    """Blocks, as DeepSeek V3 is published; keys and values from the latent vector are floats in memory."""
+    prefix, changes = FAMILIES["deepseek-v3"]
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "moe_intermediate_size": 32, "num_attention_heads": 4}
+    latent = {"kv_lora_rank": 32, "q_lora_rank": 32, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 32}
+    for name in ("floats", "codes"):
+        save_tiny(tmp_path / name, prefix, **{**changes, **sizes, **latent})
+    numbers = quantise_folder(tmp_path / "codes", "fp8-block")
+    kept = load_file(tmp_path / "floats" / "model.safetensors")
+    save_file({name: numbers[name].contiguous() for name in kept}, tmp_path / "floats" / "model.safetensors")
+    runners = [load_runner(tmp_path / name) for name in ("floats", "codes")]
+    assert "fp8" in runners[1].info.identity.numerics_id
+    theirs, ours = (teacher_forced(runner, PROMPT, 7) for runner in runners)
+    assert (theirs - ours).abs().max() < 1e-3
+
+
+def test_the_check_before_a_download_knows_it(folder: Path) -> None:
+    lines = check_model(folder)
+    assert f"KV: {LAYERS * (RANK + ROPE)} elements per token" in lines
+    assert any("latent attention" in line for line in lines)
 
 
 def test_an_adapter_is_refused_by_name(folder: Path) -> None:
