@@ -228,6 +228,20 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             **UNTIED,
         },
     ),
+    "qwen3.5": (
+        "Qwen3_5",
+        {
+            "num_hidden_layers": 4,
+            "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+            "head_dim": 16,
+            "linear_key_head_dim": 12,
+            "linear_value_head_dim": 20,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 6,
+            **SPECIAL,
+            **UNTIED,
+        },
+    ),
 }
 """Case -> prefix of the classes in ``transformers``, and changes to ``BASE``."""
 
@@ -243,7 +257,7 @@ VISION = {
 VISION_TYPES = {"Gemma3": "siglip_vision_model", "Mistral3": "pixtral"}
 TEXT_TYPES = {"Gemma3": "gemma3_text", "Mistral3": "mistral"}
 """Prefix of a class that sees images -> ``model_type`` of its parts."""
-CONFIGS = {"Gemma3": "Gemma3TextConfig"}
+CONFIGS = {"Gemma3": "Gemma3TextConfig", "Qwen3_5": "Qwen3_5TextConfig"}
 """Prefix -> class of the configuration, where it has another name."""
 
 

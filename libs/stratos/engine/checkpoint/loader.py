@@ -22,7 +22,15 @@ from stratos.engine.checkpoint.fields import shown
 from stratos.engine.checkpoint.formats.layer_tensors import LayerTensors
 from stratos.engine.checkpoint.gguf.tensors import GgufTensor, gguf_tensors, has_gguf_weights
 from stratos.engine.checkpoint.kv_scales import all_scale_names, read_kv_scales
-from stratos.engine.checkpoint.layer_weights import AnyWeight, AttentionWeights, LinearWeights, MlpWeights
+from stratos.engine.checkpoint.layer_weights import (
+    AnyWeight,
+    AttentionWeights,
+    DeltaParts,
+    LinearWeights,
+    MlpWeights,
+    joined_weights,
+    split_gate,
+)
 from stratos.engine.checkpoint.model_config import DecoderConfig
 from stratos.engine.checkpoint.quantised_tensors import layer_tensors
 from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWeight, fused, has_order
@@ -32,10 +40,13 @@ from stratos.engine.checkpoint.stored_tensors import StoredTensor, stored_tensor
 from stratos.engine.checkpoint.tensor_names import (
     BODY_PREFIX,
     CODED_SUFFIXES,
+    DELTA_BLOCK,
+    DELTA_PROJECTIONS,
     EMBEDDING,
     FINAL_NORM,
     LINEAR_SUFFIXES,
     LM_HEAD,
+    delta_name,
     expected_shapes,
     expert_names,
     experts_prefix,
@@ -167,18 +178,38 @@ class CheckpointReader:
         return None if self._config.tie_word_embeddings else self._read(name)
 
     def attention(self, layer: int) -> AttentionWeights:
-        """Read and fuse the norms and the attention of one layer."""
+        """Read and fuse the norms and the attention of one layer, or the projections that it has in place of that."""
         block, names = f"{layer_prefix(layer)}.self_attn", self._config.options.norms
-        has_head_norm = self._config.options.qk_norm == "head"
+        has_head_norm = self._config.options.qk_norm == "head" and not self._config.has_state(layer)
+        qkv, output, gate = self._mixer(layer, block)
         return AttentionWeights(
             before_attention=self._norm(layer, names.before_attention),
             after_attention=self._norm(layer, names.after_attention),
             before_mlp=self._norm(layer, names.before_mlp),
             after_mlp=self._norm(layer, names.after_mlp),
-            qkv=self._fused(block, ("qkv_proj",) if self._config.is_qkv_fused else ("q_proj", "k_proj", "v_proj")),
-            output=self._fused(block, ("o_proj",)),
+            qkv=qkv,
+            output=output,
             qk_norm=self._qk_norm(block) if has_head_norm else None,
+            gate=gate,
         )
+
+    def _mixer(self, layer: int, block: str) -> tuple[LinearWeights, LinearWeights, LinearWeights | None]:
+        """Projections before attention or the delta rule, the one after it, and the gate of its result."""
+        if self._config.has_state(layer):
+            block = f"{layer_prefix(layer)}.{DELTA_BLOCK}"
+            return self._fused(block, DELTA_PROJECTIONS), self._fused(block, ("out_proj",)), None
+        qkv = self._fused(block, ("qkv_proj",) if self._config.is_qkv_fused else ("q_proj", "k_proj", "v_proj"))
+        qkv, gate = split_gate(qkv, self._config.q_size) if self._config.has_output_gate else (qkv, None)
+        return qkv, self._fused(block, ("o_proj",)), gate
+
+    def delta(self, layer: int) -> DeltaParts:
+        """Tensors of the gated delta rule beside its projections, in float32."""
+        parts: dict[str, Tensor] = {}
+        for part in ("conv1d.weight", "A_log", "dt_bias", "norm.weight"):
+            stored = parts[part] = self._tensors[delta_name(layer, part)].whole().float()
+            self._check_numbers(delta_name(layer, part), stored)
+        conv, *others = (stored.to(self._device, copy=True) for stored in parts.values())
+        return DeltaParts(conv.squeeze(1).t().contiguous(), *others)
 
     def whole_qk_norm(self, layer: int) -> tuple[Tensor, Tensor] | None:
         """Weights of the norms over all heads of q [q_size], and of k [kv_size], where the family has them."""
@@ -310,22 +341,8 @@ class CheckpointReader:
 
     def _kept_codes(self, names: list[str]) -> AnyWeight | tuple[AnyWeight, ...]:
         """The weight of one product of a GGUF file, blocks of which stay codes; layers of one scheme are joined."""
-        joined: list[AnyWeight] = []
-        for name in names:
-            stored = self._tensors[name]
-            weight: AnyWeight = stored.codes() if self._stays_codes(stored) else self._projection(name)
-            last = joined[-1] if joined else None
-            if isinstance(weight, NestedWeight) and isinstance(last, NestedWeight) and last.scheme == weight.scheme:
-                joined[-1] = NestedWeight.joined([last, weight])
-            elif (
-                isinstance(weight, QuantisedWeight)
-                and isinstance(last, QuantisedWeight)
-                and last.scheme == weight.scheme
-            ):
-                joined[-1] = fused([last, weight])
-            else:
-                joined.append(weight)
-        return joined[0] if len(joined) == 1 else tuple(joined)
+        stored = ((name, self._tensors[name]) for name in names)
+        return joined_weights(t.codes() if self._stays_codes(t) else self._projection(name) for name, t in stored)
 
     def _rounded(self, weight: Tensor) -> Tensor | QuantisedWeight:
         if self._rounding == "auto" or not can_round(weight.shape[1], self._rounding):

@@ -27,8 +27,12 @@ TEXT_PREFIXES = {
     "language_model.lm_head.": "lm_head.",
 }
 """Beginnings of the names of a text part -> those that it has alone."""
-IMAGE_PARTS = ("vision_tower", "multi_modal_projector")
+IMAGE_PARTS = ("vision_tower", "multi_modal_projector", "visual")
 """Parts of a model that sees images which text does not need."""
+DELTA_BLOCK = "linear_attn"
+"""Part of the names of tensors of the gated delta rule."""
+DELTA_PROJECTIONS = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
+"""Those before it, in the order of the computation."""
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
 
@@ -48,6 +52,8 @@ def layer_prefix(layer: int) -> str:
 def projection_name(layer: int, projection: str, part: str) -> str:
     """ "weight" or "bias" of a projection of the attention or of a dense MLP."""
     block = "self_attn" if projection in ("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj") else "mlp"
+    if projection.startswith("in_proj") or projection == "out_proj":
+        block = DELTA_BLOCK
     return f"{layer_prefix(layer)}.{block}.{projection}.{part}"
 
 
@@ -85,7 +91,8 @@ def is_unread(name: str, config: DecoderConfig) -> bool:
     """Whether a checkpoint may hold a tensor that no computation needs: tables of rotations, and layers that draft."""
     first = config.num_layers
     unused = tuple(f"{layer_prefix(layer)}." for layer in range(first, first + config.num_unused_layers))
-    return name.endswith("rotary_emb.inv_freq") or name.startswith(unused)
+    drafting = (config.drafting_prefix,) if config.drafting_prefix else ()
+    return name.endswith("rotary_emb.inv_freq") or name.startswith(unused + drafting)
 
 
 def sinks_name(layer: int) -> str:
@@ -134,7 +141,7 @@ def expected_shapes(config: DecoderConfig, *, is_stacked: bool = False, is_coded
     for layer in range(config.num_layers):
         for norm in config.options.norms.present:
             yield norm_name(layer, norm), (hidden,)
-        yield from _head_parts(config, layer)
+        yield from _delta_parts(config, layer) if config.has_state(layer) else _head_parts(config, layer)
         yield from _projections(config, layer)
         if config.moe is not None and layer in config.moe.layers:
             yield from _experts(config.moe, layer, hidden, is_stacked=is_stacked, is_coded=is_coded)
@@ -148,6 +155,20 @@ def _head_parts(config: DecoderConfig, layer: int) -> Shapes:
         yield f"{block}.k_norm.weight", (config.head_dim if rule == "head" else config.kv_size,)
     if config.options.has_sinks:
         yield sinks_name(layer), (config.num_heads,)
+
+
+def delta_name(layer: int, part: str) -> str:
+    """A tensor of the gated delta rule that is no projection."""
+    return f"{layer_prefix(layer)}.{DELTA_BLOCK}.{part}"
+
+
+def _delta_parts(config: DecoderConfig, layer: int) -> Shapes:
+    delta = config.delta
+    assert delta is not None
+    yield delta_name(layer, "conv1d.weight"), (delta.channels, 1, delta.kernel)
+    yield delta_name(layer, "A_log"), (delta.value_heads,)
+    yield delta_name(layer, "dt_bias"), (delta.value_heads,)
+    yield delta_name(layer, "norm.weight"), (delta.value_dim,)
 
 
 def _projections(config: DecoderConfig, layer: int) -> Shapes:

@@ -61,6 +61,8 @@ def check_shapes(files: AdapterFiles, config: DecoderConfig) -> None:
     Raises:
         InvalidAdapter: names the first tensor that does not fit.
     """
+    if config.delta is not None:
+        raise InvalidAdapter("adapters on models that have layers with a state are not supported")
     for (layer, projection, part), shape in sorted(files.shapes.items()):
         if layer >= config.num_layers:
             raise InvalidAdapter(f"adapter tensor of layer {layer}: the model has only {config.num_layers} layers")

@@ -45,15 +45,16 @@ def _check_facts(message: source_pb2.Capabilities) -> None:
 
 _CAPABILITIES = FlatCodec(Capabilities, source_pb2.Capabilities, check=_check_facts)
 """Facts of a peer; what it leaves out is unknown."""
-_GEOMETRY = FlatCodec(KvGeometry, common_pb2.KvGeometry, by_hand={"element_bytes", "scale_bytes"})
+_SIZES = {"element_bytes", "scale_bytes", "num_state_layers", "state_layer_bytes"}
+_GEOMETRY = FlatCodec(KvGeometry, common_pb2.KvGeometry, by_hand=_SIZES)
 _INTENT = FlatCodec(
     Intent,
     source_pb2.Intent,
     fields={
         "identity": nested(IDENTITY),
-        # sizes are not on the wire: they follow from ``kv_dtype``, which must be equal
+        # sizes are not on the wire: they follow from model and ``kv_dtype``, which must be equal
         "geometry": FlatField(
-            encode=_GEOMETRY.to_pb, decode=lambda message: _GEOMETRY.from_pb(message, element_bytes=0, scale_bytes=0)
+            encode=_GEOMETRY.to_pb, decode=lambda message: _GEOMETRY.from_pb(message, **dict.fromkeys(_SIZES, 0))
         ),
         "receiver": nested(REF),
         "capabilities": nested(_CAPABILITIES),

@@ -1,6 +1,7 @@
 """Families of models as tables of options: one entry per architecture.
 
-Read in this order: ``family``, ``llama``, ``gemma``, ``phi``, ``olmo``, ``glm``, ``gpt_oss``.
+Read in this order: ``family``, ``llama``, ``gemma``, ``phi``, ``olmo``, ``glm``, ``gpt_oss``, ``delta``,
+``qwen3_5``.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from stratos.engine.checkpoint.families.gpt_oss import GPT_OSS
 from stratos.engine.checkpoint.families.llama import LLAMA
 from stratos.engine.checkpoint.families.olmo import OLMO
 from stratos.engine.checkpoint.families.phi import PHI
+from stratos.engine.checkpoint.families.qwen3_5 import QWEN3_5
 
-FAMILIES: dict[str, Family] = {**LLAMA, **GEMMA, **PHI, **OLMO, **GLM, **GPT_OSS}
+FAMILIES: dict[str, Family] = {**LLAMA, **GEMMA, **PHI, **OLMO, **GLM, **GPT_OSS, **QWEN3_5}
 BODIES: dict[str, str] = {name.replace("ForCausalLM", "Model"): name for name in FAMILIES}
 """Architecture without an output layer -> the one with it; embedding models are saved as the former."""
 TEXT_PARTS: dict[str, str] = {
     "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
     "Mistral3ForConditionalGeneration": "MistralForCausalLM",
+    "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
 }
 """Architecture that sees images as well -> that of its text part, whose fields are its ``text_config``."""
 MODEL_TYPES: dict[str, str] = {
@@ -40,5 +43,6 @@ MODEL_TYPES: dict[str, str] = {
     "glm4": "Glm4ForCausalLM",
     "glm4_moe": "Glm4MoeForCausalLM",
     "gpt_oss": "GptOssForCausalLM",
+    "qwen3_5_text": "Qwen3_5ForCausalLM",
 }
 """``model_type`` -> architecture, for a ``config.json`` without ``architectures``."""
