@@ -13,12 +13,12 @@ from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.adapter_files import read_adapter_files
 from stratos.engine.checkpoint.quantised_weight import mxfp4_weight
 from tests.support.reference.native_kernels import NATIVE_SETS
+from tests.support.reference.seeing_models import save_seeing
 from tests.support.reference.tiny_models import (
     FAMILIES,
     greedy_reference,
     reference_logprobs,
     save_adapter,
-    save_seeing,
     save_tiny,
 )
 from tests.support.worlds.plan_driver import FULL, Driver, all_logprobs, load_runner, teacher_forced

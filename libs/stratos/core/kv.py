@@ -80,6 +80,10 @@ class KvGeometry:
     """Scale behind the numbers of a head of a token, of K and V each."""
     num_sides: int = 2
     """K and V; 1: K alone, of which V is a part (latent attention)."""
+    num_state_layers: int = 0
+    """Layers that have a state of fixed size for each sequence, and no KV. In a range they come behind the others."""
+    state_layer_bytes: int = 0
+    """Bytes of one sequence's state in one of them."""
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
 
@@ -93,8 +97,20 @@ class KvGeometry:
         """Bytes of one token's K, or V, of one head and layer."""
         return self.head_dim * self.element_bytes + self.scale_bytes
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of one sequence's state in all layers that have one."""
+        return self.num_state_layers * self.state_layer_bytes
+
+    def is_state(self, kv_range: KvRange) -> bool:
+        """The range is of states: those after its only token, in layers counted from ``num_layers`` on."""
+        end = self.num_layers + self.num_state_layers
+        return self.num_layers <= kv_range.layer_begin < kv_range.layer_end <= end and kv_range.num_tokens == 1
+
     def num_bytes(self, kv_range: KvRange) -> int:
-        """Bytes of a range with all heads."""
+        """Bytes of a range with all heads, or of states."""
+        if self.is_state(kv_range):
+            return kv_range.num_layers * self.state_layer_bytes
         return kv_range.num_cells * (self.token_bytes // self.num_layers)
 
 

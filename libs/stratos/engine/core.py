@@ -19,15 +19,11 @@ what a client calls ``BESIDE_STEPS``.  State changes under one lock, the runner 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as Series
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import BadRequest
 from stratos.core.cache_changes import CacheChanges
-from stratos.core.device.payload import DevicePayload
-from stratos.core.kv import KvRange
 from stratos.core.requests.embedding import EmbedRequest
 from stratos.core.requests.grammar import GrammarSpec
 from stratos.core.requests.records import EngineRequest, PrefillJob, RequestKey
@@ -37,6 +33,7 @@ from stratos.engine.contract.runner import Runner
 from stratos.engine.engine_lock import EngineLock
 from stratos.engine.inspection import EngineInspection, SequenceInspection
 from stratos.engine.kv_cache.cache import KvCache
+from stratos.engine.kv_copies import KvCopies
 from stratos.engine.kv_disk.disk_tier import make_disk_tier, no_blocks
 from stratos.engine.ledger_audit import LedgerAudit
 from stratos.engine.requests.context import EngineContext
@@ -86,6 +83,8 @@ class EngineCore:
         self._jobs, self._embeddings = PrefillJobTable(self._context), EmbeddingTable(self._context)
         self._changing = EngineLock()
         self._lock = self._changing.reading
+        copies = KvCopies(runner, self._kv, self._jobs, self._reservations, self._changing)
+        self.gather, self.scatter, self.pack, self.unpack = copies.gather, copies.scatter, copies.pack, copies.unpack
         self._adapter_pins = AdapterPins(runner, self._changing)
         self.load_adapter, self.pin_adapter = self._adapter_pins.load, self._adapter_pins.pin
         self.unpin_adapter = self._adapter_pins.unpin
@@ -177,33 +176,6 @@ class EngineCore:
             self._check_new(request)
             return self._reservations.reserve(request)
 
-    def scatter(self, key: RequestKey, kv_range: KvRange, payload: memoryview) -> None:
-        """Write received KV into reserved blocks; an abort during the call leaves them fenced until it returns.
-
-        Raises:
-            KeyError: no such reservation (it was aborted or committed).
-            ValueError: the range is outside of the reservation, or the payload has the wrong size.
-        """
-        with self._writing(key, kv_range) as table:
-            self.runner.scatter(table, kv_range, payload)
-
-    def unpack(self, key: RequestKey, kv_range: KvRange, payload: DevicePayload) -> int:
-        """``scatter`` from the device's memory; returns the checksum of what was written. Raises likewise."""
-        with self._writing(key, kv_range) as table:
-            return self.runner.unpack(table, kv_range, payload)
-
-    @contextmanager
-    def _writing(self, key: RequestKey, kv_range: KvRange) -> Iterator[Series[int]]:
-        with self._lock:
-            state = self._reservations.check_range(key, kv_range)
-            self._blocks.fence(state.reserved_blocks)
-            pages = self._blocks.page_ids(state.block_table)
-        try:
-            yield pages
-        finally:
-            with self._changing():
-                self._blocks.unfence(state.reserved_blocks)
-
     def commit(self, key: RequestKey) -> None:
         """Make verified blocks visible; the request joins the batch. ``KeyError``: unknown; ``Busy``: damaged."""
         with self._changing():
@@ -233,31 +205,6 @@ class EngineCore:
         """Take the blocks of a READY job back until its grant, which is late, comes. Unknown: ignored."""
         with self._changing():
             self._jobs.park(leg)
-
-    def gather(self, leg: str, kv_range: KvRange) -> memoryview:
-        """Read computed KV of a job in wire layout. Raises ``KeyError`` for an unknown leg."""
-        with self._reading(leg, kv_range) as table:
-            return self.runner.gather(table, kv_range)
-
-    def pack(self, leg: str, kv_range: KvRange) -> tuple[DevicePayload, int]:
-        """``gather`` into the device's memory, with the checksum. Raises likewise."""
-        with self._reading(leg, kv_range) as table:
-            return self.runner.pack(table, kv_range)
-
-    @contextmanager
-    def _reading(self, leg: str, kv_range: KvRange) -> Iterator[Series[int]]:
-        with self._lock:
-            state = self._jobs[leg]
-            if not 0 <= kv_range.token_begin < kv_range.token_end <= state.num_available:
-                raise ValueError(f"{kv_range} is not computed yet")
-            table = list(state.sequence.block_table)
-            self._blocks.fence(table)
-            pages = self._blocks.page_ids(table)
-        try:
-            yield pages
-        finally:
-            with self._changing():
-                self._blocks.unfence(table)
 
     def release_prefill(self, leg: str) -> None:
         """End a job in any phase; its blocks become evictable, or fenced while a gather runs. Unknown: ignored."""
@@ -380,5 +327,6 @@ class EngineCore:
             disk=self._kv.disk_status(),
             load_ratios=self._kv.load_ratios(),
             pins=self._kv.pin_status(),
+            states=self._kv.state_status(),
             last_cache_change=self._blocks.cache.changes.last,
         )

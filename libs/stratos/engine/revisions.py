@@ -14,6 +14,7 @@ REVISIONS = MappingProxyType(
     {
         "kv-codes": 1,
         "native-attention": 1,
+        "native-delta": 1,
         "native-gguf-products": 2,
         "native-ops": 1,
         "native-products": 1,
@@ -30,7 +31,7 @@ REVISIONS = MappingProxyType(
 )
 """Family -> revision."""
 NATIVE_FAMILIES = (
-    *("native-attention", "native-ops"),
+    *("native-attention", "native-delta", "native-ops"),
     *("native-gguf-products", "native-products", "native-quantised-products"),
 )
 """Families whose bits nothing but the sources and the instruction set decide."""

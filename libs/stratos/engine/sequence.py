@@ -14,6 +14,7 @@ from stratos.core.requests.pins import PinnedSpan
 from stratos.core.requests.records import ChoiceState, EngineRequest, PositionLogprobs, PrefillJob, RequestKey
 from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
 from stratos.engine.contract.results import RequestStats
+from stratos.engine.contract.states import HeldStates
 from stratos.engine.grammar.matcher import GrammarMatcher
 
 Queue = Literal["waiting", "ready", "running", "parked"]
@@ -106,6 +107,8 @@ class Sequence:
     grammar: GrammarMatcher | None = None
     """Its state after the last token of ``tokens``."""
     embedding: EmbedState | None = None
+    states: HeldStates | None = None
+    """Slots of its recurrent state, where the model has one and the sequence holds blocks."""
     drafts: tuple[int, ...] = ()
     """Tokens proposed for the step that is planned; they count only if the target draws them, too."""
     draft_grammars: tuple[GrammarMatcher, ...] = ()
@@ -298,6 +301,8 @@ class ReservedState:
     num_tokens: int
     num_batch_slots: int
     num_output_blocks: int = 0
+    states: HeldStates | None = None
+    """Slots of its recurrent state, where the model has one."""
     is_damaged: bool = False
     """A block of the prefix came damaged from host memory."""
 

@@ -76,6 +76,9 @@ class SchedulerConfig:
     """Compiled grammars kept; one is about a megabyte, at most about 100."""
     max_cache_changes: Annotated[int, Ge(0)] = 32768
     """Last changes of the prefix cache that are kept for routers; one that falls further back gets the whole cache."""
+    snapshot_blocks: Annotated[int, Ge(1)] = 16
+    """KV blocks between two places at which the recurrent state of a model that has one (Qwen3.5) is kept, so that
+    another prompt can go on there; the end of a prompt's last full block is such a place, too."""
     max_pinned_ratio: Annotated[float, Interval(ge=0, le=0.9)] = 0.5
     """Part of the KV pool, and of the host tier, that blocks pinned by clients may take, all tenants together; 0 pins
     nothing. Live sequences take pinned blocks, too, after all others."""
@@ -158,6 +161,9 @@ class RunnerConfig:
     kv_pool_bytes: Annotated[int, Ge(0)] = 0
     """Bytes of the KV pool, from which the number of blocks follows. 0 fits it to the device: on a GPU all that
     ``gpu_memory_utilization`` leaves, on a CPU what a full batch is expected to use, within ``cpu_memory_share``."""
+    state_slots: Annotated[int, Ge(0)] = 0
+    """Recurrent states in memory, of models that have some (Qwen3.5): two for each running sequence, and one for each
+    place in cached prompts from which another can go on. 0 takes three for each place of the batch."""
     max_model_len: Annotated[int, Ge(0)] = 0
     """Longest sequence, prompt and output; 0 takes the model's context, or what a pool fitted to the device holds."""
     gpu_memory_utilization: Annotated[float, Gt(0), Lt(1)] = 0.90

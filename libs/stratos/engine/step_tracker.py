@@ -188,6 +188,8 @@ class StepTracker:
                 launched.count_out()
                 self._kv.tables.end_drafts(launched.sequence)
                 self._kv.tables.plan_again(launched.sequence)
+                if self._kv.states is not None:
+                    self._kv.states.withdraw(launched.sequence)
         self._kv.tables.return_ended(step.ended)
         self.requests.return_copies(step.copies)
         self._kv.tier.withdraw(step.swaps)
@@ -228,6 +230,8 @@ class StepTracker:
                 self._fail_row(sequence, error, result)
                 continue
             sequence.num_computed += launched.own_count
+            if self._kv.states is not None:
+                self._kv.states.advance(sequence)
             token = sampled.get(sequence.seq_id)
             if launched.row.sample is not None and token is None:
                 _log.error("a row that was to be sampled came back without a token")

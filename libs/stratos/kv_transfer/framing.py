@@ -37,6 +37,24 @@ def plan_frames(token_begin: int, token_end: int, geometry: KvGeometry, slot_byt
     return frames
 
 
+def plan_state_frames(token_end: int, geometry: KvGeometry, slot_bytes: int) -> list[KvRange]:
+    """Frames of the recurrent state after the last token, of at most ``slot_bytes``; none where the model has none.
+
+    Raises:
+        ValueError: a slot smaller than the state of one layer.
+    """
+    if not geometry.num_state_layers:
+        return []
+    step = slot_bytes // geometry.state_layer_bytes
+    if not step:
+        raise ValueError(
+            f"slot_bytes must be at least {geometry.state_layer_bytes} (a layer's state), not {slot_bytes}"
+        )
+    first = geometry.num_layers
+    end = first + geometry.num_state_layers
+    return [KvRange(token_end - 1, token_end, layer, min(end, layer + step)) for layer in range(first, end, step)]
+
+
 def _frame_end(begin: int, token_end: int, max_tokens: int, block_size: int) -> int:
     end = min(token_end, begin + max_tokens)
     aligned = end - end % block_size
@@ -60,15 +78,18 @@ class Coverage:
         token_begin: first token wanted (what the receiver had already ends here).
         token_end: one past the last; equal to ``token_begin`` means nothing is wanted.
         num_layers: layers of the group.
+        num_state_layers: further ones, of which the state after the last token is wanted and nothing else.
     """
 
-    def __init__(self, token_begin: int, token_end: int, num_layers: int) -> None:
+    def __init__(self, token_begin: int, token_end: int, num_layers: int, num_state_layers: int = 0) -> None:
         if not 0 <= token_begin <= token_end or num_layers < 1:
             raise ValueError(f"bad coverage: tokens {token_begin}..{token_end}, {num_layers} layers")
         self._begin = token_begin
         self._end = token_end
-        self._layers: list[list[tuple[int, int]]] = [[] for _ in range(num_layers)]
-        self._missing = (token_end - token_begin) * num_layers
+        self._num_layers = num_layers
+        num_all = num_layers + (num_state_layers if token_end > token_begin else 0)
+        self._layers: list[list[tuple[int, int]]] = [[] for _ in range(num_all)]
+        self._missing = (token_end - token_begin) * num_layers + num_all - num_layers
 
     def add(self, frame: KvRange) -> None:
         """Mark a frame as there.
@@ -92,8 +113,11 @@ class Coverage:
         )
 
     def _is_inside(self, frame: KvRange) -> bool:
+        if frame.layer_begin >= self._num_layers:
+            is_end = (frame.token_begin, frame.token_end) == (self._end - 1, self._end)
+            return is_end and frame.layer_begin < frame.layer_end <= len(self._layers)
         inside = self._begin <= frame.token_begin < frame.token_end <= self._end
-        return inside and 0 <= frame.layer_begin < frame.layer_end <= len(self._layers)
+        return inside and 0 <= frame.layer_begin < frame.layer_end <= self._num_layers
 
     @property
     def is_complete(self) -> bool:
@@ -102,7 +126,12 @@ class Coverage:
 
     @property
     def verified_tokens(self) -> int:
-        """Tokens ``[0, verified_tokens)`` are there in all layers; at least ``token_begin``: a resume skips to here."""
+        """Tokens ``[0, verified_tokens)`` are there in all layers; at least ``token_begin``: a resume skips to here.
+
+        Where a state belongs to them it is that of the end: then all are there, or none.
+        """
+        if len(self._layers) > self._num_layers:
+            return self._begin if self._missing else self._end
         return min(spans[0][1] if spans and spans[0][0] == self._begin else self._begin for spans in self._layers)
 
 

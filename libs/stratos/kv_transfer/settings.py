@@ -30,11 +30,11 @@ class StagingConfig:
     max_pairs: Annotated[int, Ge(1)] = 64
     """Sources at once; the least recently opened idle one makes room."""
 
-    def fitted(self, token_bytes: int) -> StagingConfig:
-        """Slots as they are set, or for a model of which a token's KV takes ``token_bytes``."""
+    def fitted(self, token_bytes: int, state_layer_bytes: int = 0) -> StagingConfig:
+        """Slots as they are set, or for a model of which a token's KV, and a layer's state, take so many bytes."""
         if self.slot_bytes:
             return self
-        wanted = -(-SLOT_TOKENS * token_bytes // SLOT_UNIT_BYTES) * SLOT_UNIT_BYTES
+        wanted = -(-max(SLOT_TOKENS * token_bytes, state_layer_bytes) // SLOT_UNIT_BYTES) * SLOT_UNIT_BYTES
         slot_bytes = min(max(wanted, LEAST_SLOT_BYTES), MOST_SLOT_BYTES)
         slots = min(self.slots_per_pair, MOST_RING_BYTES // slot_bytes)
         return replace(self, slot_bytes=slot_bytes, slots_per_pair=slots)
@@ -122,6 +122,6 @@ class TransportConfig:
     nccl: NcclConfig = field(default_factory=NcclConfig)
     cuda_ipc: CudaIpcConfig = field(default_factory=CudaIpcConfig)
 
-    def fitted(self, token_bytes: int) -> TransportConfig:
-        """This configuration with the slots of a model of which a token's KV takes ``token_bytes``."""
-        return replace(self, staging=self.staging.fitted(token_bytes))
+    def fitted(self, token_bytes: int, state_layer_bytes: int = 0) -> TransportConfig:
+        """This configuration with the slots of a model, as ``StagingConfig.fitted``."""
+        return replace(self, staging=self.staging.fitted(token_bytes, state_layer_bytes))

@@ -15,6 +15,7 @@ from stratos.common.errors import BadRequest, Internal
 from stratos.core.requests.records import RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.plan import PlanRow, PromptTargets, SampleSpec, StepPlan, StepTokens
+from stratos.engine.contract.states import NO_SLOT, StateRow
 from stratos.engine.runner.torch_runner import TorchRunner
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
 from stratos.quality.held_out import TokenWindow
@@ -56,6 +57,8 @@ class ScoredModel:
             )
         if runner.info.num_blocks < MAX_STREAMS * -(-max_tokens // runner.info.geometry.block_size):
             raise BadRequest("the KV pool that fits here is too small; make windows smaller", param="--window")
+        if 0 < runner.info.num_state_slots < 2 * MAX_STREAMS:
+            raise BadRequest(f"{2 * MAX_STREAMS} states are needed; set state_slots", param="--window")
         return cls(runner)
 
     @property
@@ -92,7 +95,7 @@ class ScoredModel:
             streams = [_Completion(self._new_id(), list(prompt)) for prompt in prompts[begin : begin + MAX_STREAMS]]
             open_streams = list(enumerate(streams))
             while open_streams:
-                rows = [stream.row(self._blocks(slot, len(stream.token_ids))) for slot, stream in open_streams]
+                rows = [self._row(slot, stream) for slot, stream in open_streams]
                 tokens = {token.seq_id: token.token_id for token in self._run(rows).tokens}
                 for _, stream in open_streams:
                     stream.take(tokens[stream.seq_id], self._runner.info.eos_token_ids)
@@ -115,6 +118,13 @@ class ScoredModel:
         if tokens.errors:
             raise Internal(f"the model cannot be scored: {next(iter(tokens.errors.values()))}")
         return tokens
+
+    def _row(self, slot: int, stream: _Completion) -> PlanRow:
+        row = stream.row(self._blocks(slot, len(stream.token_ids)))
+        if self._runner.info.num_state_slots:  # two of each stream, written by turns
+            read, write = 2 * slot + stream.num_output % 2, 2 * slot + (stream.num_output + 1) % 2
+            row.state = StateRow(read=read if row.start else NO_SLOT, write=write)
+        return row
 
     def _new_id(self) -> int:
         self._next_id += 1

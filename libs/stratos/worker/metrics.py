@@ -66,6 +66,11 @@ class WorkerMetrics(Instruments):
         "Relative error of the predicted duration of a step, over the last 256; NaN while nothing is predicted.",
         "quantile",
     )
+    state_slots = gauge(
+        "stratos_kv_state_slots",
+        "Slots for recurrent states; available: free, or a snapshot that nothing reads; snapshots: kept for prefixes.",
+        "state",
+    )
     staging_slots = gauge("stratos_kv_staging_slots", "KV staging slots by state.", "state")
     transfer_bytes = counter(
         "stratos_kv_transfer_bytes", "KV payload bytes, repeats included.", "direction", "transport"
@@ -189,6 +194,9 @@ class WorkerMetrics(Instruments):
             self.staging_slots.labels(state).set(getattr(staging, state))
         for state in ("free", "cached", "held", "moving"):
             self.host_blocks.labels(state).set(getattr(host.slots, state))
+        self.state_slots.labels("available").set(status.states.num_available)
+        self.state_slots.labels("held").set(status.states.num_slots - status.states.num_available)
+        self.state_slots.labels("snapshots").set(status.states.num_snapshots)
         disk = status.disk
         self.disk_blocks.labels("stored").set(disk.blocks.stored)
         self.disk_blocks.labels("free").set(disk.blocks.total - disk.blocks.stored)

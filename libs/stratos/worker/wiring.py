@@ -145,7 +145,8 @@ def _context(
     dialer: Dialer,
 ) -> HandoffContext:
     metrics = WorkerMetrics(registry, settings.device_label, settings.observe.max_tenant_series)
-    transport = settings.transport.fitted(engine.info.geometry.token_bytes)
+    geometry = engine.info.geometry
+    transport = settings.transport.fitted(geometry.token_bytes, geometry.state_layer_bytes)
     transports = Transports(
         _names(transport, engine, has_tls=dialer.tls is not None),
         engine.data_port,

@@ -22,6 +22,8 @@ from stratos.core.kv import KvGeometry
 from stratos.engine.attention.backend import RowSpan
 from stratos.engine.attention.native import NativePagedAttention
 from stratos.engine.attention.projections import QkNorm
+from stratos.engine.checkpoint.families.delta import DeltaConfig
+from stratos.engine.checkpoint.layer_weights import DeltaParts
 from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWeight
 from stratos.engine.checkpoint.weight_schemes import LinearScheme
 from stratos.engine.layers.linear import LinearFactory
@@ -29,6 +31,8 @@ from stratos.engine.layers.native_linear import NativeLinear
 from stratos.engine.layers.native_ops import NativeOps
 from stratos.engine.layers.rotary import RopeRows
 from stratos.engine.memory.kv_pages import KvPages
+from stratos.engine.memory.state_slots import StepStates
+from stratos.engine.models.delta import DeltaRule, gate_heads
 from stratos.engine.native.isa import TILE_TWIN
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.revisions import REVISIONS
@@ -143,8 +147,24 @@ def _k_quants(library: NativeLibrary, dtype: torch.dtype) -> list[Tensor]:
     return _coded_products(weights, library, dtype)
 
 
+def _delta(library: NativeLibrary, dtype: torch.dtype) -> list[Tensor]:
+    """A prompt in two chunks, with a snapshot, and a token after each; the state, too, and the gate of attention."""
+    config = DeltaConfig(layers=(0,), key_heads=2, value_heads=4, key_dim=20, value_dim=37, kernel=4)
+    sizes = ((4, config.channels), (4,), (4,), (37,))
+    parts = DeltaParts(*(numbers(shape, torch.float32, seed) for seed, shape in enumerate(sizes, 1)))
+    rule, width = DeltaRule(library, config, 0, parts, 1e-6), config.channels + config.value_size + 8
+    slots, outputs = torch.zeros(4, 1, config.state_size), []
+    for seed, (count, read, write) in enumerate(((33, -1, 0), (20, 0, 1), (1, 1, 0), (1, 2, 3)), 9):
+        snapshots = np.array([[0, 17, 2]] if count == 20 else [], dtype=np.int64).reshape(-1, 3)
+        step = StepStates(np.array([[0, count, read, write]]), snapshots, slots)
+        outputs.append(rule(numbers((count, width), dtype, seed), step))
+    gated = gate_heads(library, numbers((5, 203), dtype, 2), numbers((5, 203), dtype, 3) * 20)
+    return [*outputs, slots, gated]
+
+
 FAMILIES: dict[str, Callable[[NativeLibrary, torch.dtype], list[Tensor]]] = {
     "native-attention": _attention,
+    "native-delta": _delta,
     "native-gguf-products": _k_quants,
     "native-ops": _ops,
     "native-products": _products,

@@ -282,22 +282,25 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             **UNTIED,
         },
     ),
+    "qwen3.5": (
+        "Qwen3_5",
+        {
+            "num_hidden_layers": 4,
+            "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+            "head_dim": 16,
+            "linear_key_head_dim": 12,
+            "linear_value_head_dim": 20,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 6,
+            **SPECIAL,
+            **UNTIED,
+        },
+    ),
 }
 """Case -> prefix of the classes in ``transformers``, and changes to ``BASE``."""
 
 
-VISION = {
-    "hidden_size": 16,
-    "intermediate_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "image_size": 28,
-    "patch_size": 14,
-}
-VISION_TYPES = {"Gemma3": "siglip_vision_model", "Mistral3": "pixtral"}
-TEXT_TYPES = {"Gemma3": "gemma3_text", "Mistral3": "mistral"}
-"""Prefix of a class that sees images -> ``model_type`` of its parts."""
-CONFIGS = {"Gemma3": "Gemma3TextConfig"}
+CONFIGS = {"Gemma3": "Gemma3TextConfig", "Qwen3_5": "Qwen3_5TextConfig"}
 """Prefix -> class of the configuration, where it has another name."""
 
 
@@ -333,23 +336,6 @@ def save_tiny(
             if name.endswith("e_score_correction_bias"):
                 buffer.copy_(torch.randn_like(buffer) * 0.2)
     model.save_pretrained(path, max_shard_size=max_shard_size, save_original_format=not is_stacked)
-    return model
-
-
-def save_seeing(path: Path, whole: str, case: str) -> Any:
-    """Write a random model that sees images, whose text part is a case of ``FAMILIES``; returns it, float32."""
-    import transformers
-
-    text, vision = TEXT_TYPES[whole], {**VISION, "model_type": VISION_TYPES[whole]}
-    fields = {**BASE, **FAMILIES[case][1], "model_type": text}
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{whole}Config")(text_config=fields, vision_config=vision)
-    model = getattr(transformers, f"{whole}ForConditionalGeneration")(config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            noise = torch.randn_like(parameter)
-            parameter.copy_(parameter + noise * 0.1 if "norm" in name else noise * 0.2)
-    model.save_pretrained(path)
     return model
 
 

@@ -41,7 +41,14 @@ def local_tokens(folder: Path, prompt: list[int], num_tokens: int, context: int 
     return model.complete([prompt], num_tokens)[0]
 
 
-def check_added(platform: PlatformProcess, folder: Path, name: str, admin_key: str, num_workers: int) -> None:
+def check_added(
+    platform: PlatformProcess,
+    folder: Path,
+    name: str,
+    admin_key: str,
+    num_workers: int,
+    num_cached: int = NUM_CACHED,
+) -> None:
     """Add a model, and compare its first answer (from a hand-off) and its second (from cached KV) with one runner.
 
     Args:
@@ -50,6 +57,7 @@ def check_added(platform: PlatformProcess, folder: Path, name: str, admin_key: s
         name: that it gets.
         admin_key: of an admin.
         num_workers: that the platform starts for it, all of which are waited for.
+        num_cached: tokens that the decode worker has of the second prompt.
     """
     platform.stratos("models", "add", name, str(folder), "--wait-s", str(LIMIT_S), "--key", admin_key)
     digest = read_model_files(folder).digest
@@ -59,7 +67,7 @@ def check_added(platform: PlatformProcess, folder: Path, name: str, admin_key: s
     assert len(tokens) == NUM_TOKENS
     assert tokens == again == local_tokens(folder, PROMPT, NUM_TOKENS)
     assert (first["prefill_path"], first["transferred_tokens"] > 0) == ("handoff", True), first
-    assert second["prefix_match_tokens"] == NUM_CACHED, second
+    assert second["prefix_match_tokens"] == num_cached, second
 
 
 def answered(

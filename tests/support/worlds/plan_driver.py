@@ -11,6 +11,7 @@ import torch
 from stratos.core.requests.records import RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.plan import PlanRow, SampledToken, SampleSpec, StepPlan, StepTokens
+from stratos.engine.contract.states import NO_SLOT, StateRow
 from stratos.engine.runner.torch_runner import TorchRunner
 from tests.support.worlds.engine_settings import runner_config
 
@@ -37,6 +38,8 @@ class Stream:
         self.seed: int = spec.pop("seed", 0)
         assert not spec
         self.sampled: list[SampledToken] = []
+        self.slots: tuple[int, int] | None = None
+        """Of its recurrent state, read and written by turns."""
 
     def row(self, chunk: int, *, is_sampling: bool = True) -> PlanRow:
         """The next ``chunk`` tokens; samples after the last one."""
@@ -49,7 +52,14 @@ class Stream:
             block_table=self.blocks[: -(-end // BLOCK_SIZE)],
             adapter_digest=self.adapter,
             sample=sample,
+            state=self._state(),
         )
+
+    def _state(self) -> StateRow | None:
+        if self.slots is None:
+            return None
+        read, self.slots = self.slots[0], self.slots[::-1]
+        return StateRow(read=read if self.num_computed else NO_SLOT, write=self.slots[0])
 
     def _spec(self) -> SampleSpec:
         prompt, output = self.tokens[: self.num_prompt], self.tokens[self.num_prompt :]
@@ -79,7 +89,10 @@ class Driver:
         blocks, self._free = self._free[:count], self._free[count:]
         assert len(blocks) == count, "the test's pool is too small"
         self._next_id += 1
-        return Stream(self._next_id, tokens, blocks, **spec)
+        stream = Stream(self._next_id, tokens, blocks, **spec)
+        if self.runner.info.num_state_slots:
+            stream.slots = 2 * self._next_id, 2 * self._next_id + 1
+        return stream
 
     def step(self, rows: list[tuple[Stream, PlanRow]]) -> StepTokens:
         """Run one plan, advance the streams and append what they sampled."""

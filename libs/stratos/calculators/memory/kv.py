@@ -37,6 +37,8 @@ _PAGED = Formula(
     "sequence_bytes",
     "(held_tokens * full_pages + window_held_tokens * window_pages) * page_layers * token_layer_bytes",
 )
+_STATE = Formula("state_bytes", "state_layers * state_size * 4")
+_WITH_STATE = Formula("sequence_bytes", "held_tokens * token_bytes + 2 * state_bytes")
 _TOTAL = Formula("kv_bytes", "batch * sequence_bytes")
 _DEVICE_SHARE = Formula(
     "device_sequence_bytes", "sequence_bytes * ceil(kv_heads / tp) / kv_heads * ceil(layers / pp) / layers"
@@ -83,7 +85,7 @@ def estimate_kv(shape: ModelShape, ask: KvAsk) -> Sheet:
         )  # fmt: skip
     else:
         layer = _TOKEN_LAYER(kv_heads=shape.num_kv_heads, head_dim=shape.head_dim, element_bytes=element)
-    token = _TOKEN(layers=shape.num_layers, token_layer_bytes=layer.value)
+    token = _TOKEN(layers=shape.kv_layers, token_layer_bytes=layer.value)
     held = _HELD(seq_len=ask.seq_len, block_size=ask.block_size)
     sequence = _sequence(shape, ask, held, token, layer)
     total = _TOTAL(batch=ask.batch, sequence_bytes=sequence[-1].value)
@@ -101,6 +103,11 @@ def estimate_kv(shape: ModelShape, ask: KvAsk) -> Sheet:
 
 def _sequence(shape: ModelShape, ask: KvAsk, held: Figure, token: Figure, layer: Figure) -> tuple[Figure, ...]:
     """Steps whose last one is the bytes of a sequence."""
+    if shape.state_layers:
+        state = _STATE("in float32", state_layers=shape.state_layers, state_size=shape.state_size)
+        why = "rows write two slots by turns; each snapshot is one more"
+        parts = {"held_tokens": held.value, "token_bytes": token.value, "state_bytes": state.value}
+        return state, _WITH_STATE(why, **parts)
     sizes = [window for window in shape.windows if window is not None]
     groups = group_layers(shape.windows) if ask.on_cpu else None
     if not sizes or not (shape.max_window or groups):

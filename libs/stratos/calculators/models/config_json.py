@@ -51,6 +51,8 @@ def _decoder_shape(fields: Fields) -> ModelShape:
         adapter_features=0
         if config.latent
         else sum(sum(shape) for i in layers for shape in config.projection_shapes(i).values()),
+        state_layers=len(config.delta.layers) if config.delta else 0,
+        state_size=config.delta.state_size if config.delta else 0,
         num_rotations=len(set(config.ropes)),
     )
 
@@ -88,7 +90,10 @@ def _small_parameters(config: DecoderConfig) -> int:
     norms = (len(config.options.norms.present) * config.num_layers + 1) * config.hidden_size
     sizes = {"never": 0, "head": 2 * config.head_dim, "whole": config.q_size + config.kv_size}
     latent = sum(config.latent.norms().values()) if config.latent else 0
-    head_norms = (sizes[config.options.qk_norm] + latent) * config.num_layers
+    head_norms = (sizes[config.options.qk_norm] + latent) * len(config.kv_layers)
+    if (delta := config.delta) is not None:
+        parts = delta.channels * delta.kernel + 2 * delta.value_heads + delta.value_dim
+        head_norms += parts * len(delta.layers)
     routers = config.moe.num_experts * config.hidden_size * len(config.moe.layers) if config.moe else 0
     if config.moe is not None and config.moe.names.is_interleaved:
         outputs = 2 * config.moe.intermediate_size + config.hidden_size + 1

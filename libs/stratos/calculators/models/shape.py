@@ -72,8 +72,17 @@ class ModelShape:
     """Features in and out of every projection that takes a LoRA adapter; 0 where none is served."""
     kept_products: int = 0
     """Elements of ``small_parameters`` that a token is multiplied with: latent attention's keys and values."""
+    state_layers: int = 0
+    """Layers, among ``num_layers``, that keep a recurrent state of a sequence in place of KV."""
+    state_size: int = 0
+    """Numbers of that state in one layer, in float32."""
     num_rotations: int = 1
     """Tables of cosines and sines: one for each way in which layers rotate."""
+
+    @property
+    def kv_layers(self) -> int:
+        """Layers that keep KV."""
+        return self.num_layers - self.state_layers
 
     @property
     def table_parameters(self) -> int:

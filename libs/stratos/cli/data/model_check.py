@@ -42,7 +42,10 @@ def _facts(model: DecoderConfig) -> Iterator[str]:
     num_windows = sum(window is not None for window in model.windows)
     yield f"layers: {model.num_layers}, {num_windows} with a window{f' of {windows[0]}' if windows else ''}"
     yield f"context: {model.max_model_len:,} tokens, rotation {model.rope.kind}"
-    yield f"KV: {model.num_kv_sides * model.num_layers * model.kv_size:,} elements per token"
+    yield f"KV: {model.num_kv_sides * len(model.kv_layers) * model.kv_size:,} elements per token"
+    if model.delta is not None:
+        size = len(model.delta.layers) * model.delta.state_size
+        yield f"states: {len(model.delta.layers)} layers with {size:,} numbers of float32 per sequence; on a CPU alone"
     if model.moe is not None:
         yield f"experts: {model.moe.num_chosen} of {model.moe.num_experts} per token"
     if model.latent is not None:

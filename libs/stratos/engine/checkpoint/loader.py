@@ -8,7 +8,7 @@ model would then run wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeGuard
 
 import torch
@@ -23,23 +23,35 @@ from stratos.engine.checkpoint.fields import shown
 from stratos.engine.checkpoint.formats.layer_tensors import LayerTensors
 from stratos.engine.checkpoint.gguf.tensors import GgufTensor, gguf_tensors, has_gguf_weights
 from stratos.engine.checkpoint.kv_scales import all_scale_names, read_kv_scales
-from stratos.engine.checkpoint.layer_weights import AnyWeight, AttentionWeights, LatentParts, LinearWeights, MlpWeights
+from stratos.engine.checkpoint.layer_weights import (
+    AnyWeight,
+    AttentionWeights,
+    DeltaParts,
+    LatentParts,
+    LinearWeights,
+    MlpWeights,
+    joined_weights,
+    split_gate,
+)
 from stratos.engine.checkpoint.model_config import DecoderConfig
 from stratos.engine.checkpoint.quantised_tensors import layer_tensors
 from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWeight, fused, has_order
 from stratos.engine.checkpoint.rotated_rows import feature_order, row_order
 from stratos.engine.checkpoint.rounding import rounded
-from stratos.engine.checkpoint.stored_tensors import StoredTensor, stored_tensors
+from stratos.engine.checkpoint.stored_tensors import StoredTensor, check_numbers, stored_tensors
 from stratos.engine.checkpoint.tensor_names import (
-    BODY_PREFIX,
     CODED_SUFFIXES,
+    DELTA_BLOCK,
+    DELTA_PROJECTIONS,
     EMBEDDING,
     FINAL_NORM,
     LINEAR_SUFFIXES,
     LM_HEAD,
+    delta_name,
     expected_shapes,
     expert_names,
     experts_prefix,
+    full_names,
     is_unread,
     layer_prefix,
     norm_name,
@@ -51,7 +63,6 @@ from stratos.engine.checkpoint.tensor_names import (
     shared_prefix,
     sinks_name,
     stacked_names,
-    text_name,
 )
 from stratos.engine.checkpoint.weight_schemes import HEAD_KIND, can_round, rounds_head
 
@@ -95,12 +106,8 @@ class CheckpointReader:
         """By the name that the weight would have in floats."""
         self._feature_order = feature_order(config)
         is_gguf = has_gguf_weights(files)
-        self._tensors: dict[str, StoredTensor] = gguf_tensors(files, config) if is_gguf else stored_tensors(files)
-        if config.is_text_part:
-            named = ((text_name(name), stored) for name, stored in self._tensors.items())
-            self._tensors = {name: stored for name, stored in named if name is not None}
-        if EMBEDDING.removeprefix(BODY_PREFIX) in self._tensors:
-            self._tensors = {_full_name(name): stored for name, stored in self._tensors.items()}
+        found: Mapping[str, StoredTensor] = gguf_tensors(files, config) if is_gguf else stored_tensors(files)
+        self._tensors = {name: found[own] for name, own in full_names(found, is_text_part=config.is_text_part).items()}
         layers = range(config.num_layers)
         self._is_stacked = any(stacked_names(layer)[0] in self._tensors for layer in layers)
         self._is_coded = any(is_coded(self._tensors, experts_prefix(layer)) for layer in layers)
@@ -168,19 +175,31 @@ class CheckpointReader:
         return None if self._config.tie_word_embeddings else self._read(name)
 
     def attention(self, layer: int) -> AttentionWeights:
-        """Read and fuse the norms and the attention of one layer."""
-        block, names, latent = f"{layer_prefix(layer)}.self_attn", self._config.options.norms, self._config.latent
-        qkv_names = ("qkv_proj",) if self._config.is_qkv_fused else ("q_proj", "k_proj", "v_proj")
-        has_head_norm = self._config.options.qk_norm == "head"
+        """Read and fuse the norms and the attention of one layer, or the projections that it has in place of that."""
+        block, names = f"{layer_prefix(layer)}.self_attn", self._config.options.norms
+        has_head_norm = self._config.options.qk_norm == "head" and not self._config.has_state(layer)
+        qkv, output, gate = self._mixer(layer, block)
         return AttentionWeights(
             before_attention=self._norm(layer, names.before_attention),
             after_attention=self._norm(layer, names.after_attention),
             before_mlp=self._norm(layer, names.before_mlp),
             after_mlp=self._norm(layer, names.after_mlp),
-            qkv=self._latent(block, latent) if latent else self._fused(block, qkv_names),
-            output=self._fused(block, ("o_proj",)),
+            qkv=qkv,
+            output=output,
             qk_norm=self._qk_norm(block) if has_head_norm else None,
+            gate=gate,
         )
+
+    def _mixer(self, layer: int, block: str) -> tuple[LinearWeights | LatentParts, LinearWeights, LinearWeights | None]:
+        """Projections before attention or the delta rule, the one after it, and the gate of its result."""
+        if self._config.has_state(layer):
+            block = f"{layer_prefix(layer)}.{DELTA_BLOCK}"
+            return self._fused(block, DELTA_PROJECTIONS), self._fused(block, ("out_proj",)), None
+        if self._config.latent:
+            return self._latent(block, self._config.latent), self._fused(block, ("o_proj",)), None
+        qkv = self._fused(block, ("qkv_proj",) if self._config.is_qkv_fused else ("q_proj", "k_proj", "v_proj"))
+        qkv, gate = split_gate(qkv, self._config.q_size) if self._config.has_output_gate else (qkv, None)
+        return qkv, self._fused(block, ("o_proj",)), gate
 
     def _latent(self, block: str, latent: LatentConfig) -> LatentParts:
         has_rank, name = latent.query_rank > 0, f"{block}.{UP}.weight"
@@ -194,6 +213,15 @@ class CheckpointReader:
             norm=self._read(f"{block}.kv_a_layernorm.weight"),
             up=up.view(latent.num_heads, -1, latent.rank),
         )
+
+    def delta(self, layer: int) -> DeltaParts:
+        """Tensors of the gated delta rule beside its projections, in float32."""
+        parts: dict[str, Tensor] = {}
+        for part in ("conv1d.weight", "A_log", "dt_bias", "norm.weight"):
+            stored = parts[part] = self._tensors[delta_name(layer, part)].whole().float()
+            check_numbers(self._tensors[delta_name(layer, part)], stored, self._dtype)
+        conv, *others = (stored.to(self._device, copy=True) for stored in parts.values())
+        return DeltaParts(conv.squeeze(1).t().contiguous(), *others)
 
     def whole_qk_norm(self, layer: int) -> tuple[Tensor, Tensor] | None:
         """Weights of the norms over all heads of q [q_size], and of k [kv_size], where the family has them."""
@@ -228,7 +256,7 @@ class CheckpointReader:
         if (name := selection_bias_name(layer, moe)) is None:
             return None
         stored = self._tensors[name].whole().float()
-        self._check_numbers(name, stored)
+        check_numbers(self._tensors[name], stored, self._dtype)
         return stored.to(self._device, copy=True)
 
     def shared_expert(self, layer: int, moe: MoeConfig) -> MlpWeights:
@@ -325,22 +353,8 @@ class CheckpointReader:
 
     def _kept_codes(self, names: list[str]) -> AnyWeight | tuple[AnyWeight, ...]:
         """The weight of one product of a GGUF file, blocks of which stay codes; layers of one scheme are joined."""
-        joined: list[AnyWeight] = []
-        for name in names:
-            stored = self._tensors[name]
-            weight: AnyWeight = stored.codes() if self._stays_codes(stored) else self._projection(name)
-            last = joined[-1] if joined else None
-            if isinstance(weight, NestedWeight) and isinstance(last, NestedWeight) and last.scheme == weight.scheme:
-                joined[-1] = NestedWeight.joined([last, weight])
-            elif (
-                isinstance(weight, QuantisedWeight)
-                and isinstance(last, QuantisedWeight)
-                and last.scheme == weight.scheme
-            ):
-                joined[-1] = fused([last, weight])
-            else:
-                joined.append(weight)
-        return joined[0] if len(joined) == 1 else tuple(joined)
+        stored = ((name, self._tensors[name]) for name in names)
+        return joined_weights(t.codes() if self._stays_codes(t) else self._projection(name) for name, t in stored)
 
     def _rounded(self, weight: Tensor) -> Tensor | QuantisedWeight:
         if self._rounding == "auto" or not can_round(weight.shape[1], self._rounding):
@@ -380,19 +394,5 @@ class CheckpointReader:
 
     def _converted(self, name: str, tensor: Tensor) -> Tensor:
         if not self._is_checked:
-            self._check_numbers(name, tensor)
+            check_numbers(self._tensors[name], tensor, self._dtype)
         return tensor.to(device=self._device, dtype=self._dtype)
-
-    def _check_numbers(self, name: str, tensor: Tensor) -> None:
-        extremes = torch.stack(torch.aminmax(tensor))
-        if not bool(torch.isfinite(extremes).all()):  # far cheaper than isfinite(tensor)
-            raise InvalidCheckpoint(f"{self._tensors[name].file_name}: tensor {name} holds NaN or infinity")
-        if not bool(torch.isfinite(extremes.to(self._dtype)).all()):
-            raise InvalidCheckpoint(
-                f"{self._tensors[name].file_name}: tensor {name} reaches {float(extremes.abs().max()):.3g}, which "
-                f"{str(self._dtype).removeprefix('torch.')} cannot hold; set dtype to bfloat16 or float32"
-            )
-
-
-def _full_name(name: str) -> str:
-    return name if name == LM_HEAD else BODY_PREFIX + name

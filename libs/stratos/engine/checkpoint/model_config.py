@@ -13,6 +13,7 @@ from typing import Any
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.text_part import context_length, text_fields
 from stratos.engine.checkpoint.families import BODIES, FAMILIES, MODEL_TYPES, TEXT_PARTS
+from stratos.engine.checkpoint.families.delta import DeltaConfig, parse_delta
 from stratos.engine.checkpoint.families.experts import MoeConfig, parse_experts
 from stratos.engine.checkpoint.families.family import Family
 from stratos.engine.checkpoint.families.latent import LatentConfig, check_fixed, parse_latent
@@ -61,6 +62,12 @@ class DecoderConfig:
     """The checkpoint holds a model that sees images as well."""
     windows: tuple[int | None, ...]
     """Per layer: how many tokens a token sees, itself included; ``None`` for all before it."""
+    delta: DeltaConfig | None = None
+    """The layers that have a state in place of KV."""
+    has_output_gate: bool = False
+    """``q_proj`` holds a gate behind each head of q."""
+    drafting_prefix: str = ""
+    """Begins the names of tensors that draft tokens, which are not read."""
     moe: MoeConfig | None
     latent: LatentConfig | None = None
     """Latent attention; then there is one KV head, whose features are those that a token keeps."""
@@ -94,6 +101,20 @@ class DecoderConfig:
         return max(sizes) if len(sizes) == len(self.windows) else 0
 
     @property
+    def kv_layers(self) -> tuple[int, ...]:
+        """Layers with attention: all but those that have a state."""
+        states = () if self.delta is None else self.delta.layers
+        return tuple(layer for layer in range(self.num_layers) if layer not in states)
+
+    @property
+    def kv_windows(self) -> tuple[int | None, ...]:
+        """Sliding windows of these."""
+        return tuple(self.windows[layer] for layer in self.kv_layers)
+
+    def has_state(self, layer: int) -> bool:
+        return self.delta is not None and layer in self.delta.layers
+
+    @property
     def q_size(self) -> int:
         """Features of all query heads."""
         return self.num_heads * self.head_dim
@@ -117,6 +138,8 @@ class DecoderConfig:
         return self.moe is not None and layer in self.moe.layers
 
     def has_bias(self, projection: str) -> bool:
+        if projection.startswith("in_proj") or projection == "out_proj":
+            return False
         if projection in ("gate_proj", "up_proj", "gate_up_proj", "down_proj"):
             return self.mlp_bias
         if self.latent:
@@ -126,12 +149,17 @@ class DecoderConfig:
     def projection_shapes(self, layer: int) -> dict[str, tuple[int, int]]:
         """(out_features, in_features) of each linear layer, experts apart, that an adapter may name."""
         hidden, inner = self.hidden_size, self.intermediate_size
-        sizes = {"q_proj": self.q_size, "k_proj": self.kv_size, "v_proj": self.kv_size}
+        q_size = 2 * self.q_size if self.has_output_gate else self.q_size
+        sizes = {"q_proj": q_size, "k_proj": self.kv_size, "v_proj": self.kv_size}
         if self.is_qkv_fused:
             sizes = {"qkv_proj": self.q_size + 2 * self.kv_size}
         shapes = {name: (size, hidden) for name, size in sizes.items()} | {"o_proj": (hidden, self.q_size)}
         if self.latent:
             shapes = self.latent.shapes(hidden)
+        if self.delta is not None and self.has_state(layer):
+            value = self.delta.value_size
+            sizes = {"qkv": self.delta.channels, "z": value, "b": self.delta.value_heads, "a": self.delta.value_heads}
+            shapes = {f"in_proj_{name}": (size, hidden) for name, size in sizes.items()} | {"out_proj": (hidden, value)}
         if not self.has_experts(layer):
             sizes = {"gate_up_proj": 2 * inner} if self.is_gate_up_fused else {"gate_proj": inner, "up_proj": inner}
             shapes |= {name: (size, hidden) for name, size in sizes.items()} | {"down_proj": (hidden, inner)}
@@ -187,6 +215,9 @@ def parse_decoder_config(config: Mapping[str, Any], *, has_lm_head: bool = True)
         is_qkv_fused=family.is_fused,
         is_gate_up_fused=family.is_fused or family.is_mlp_fused,
         windows=windows,
+        delta=parse_delta(fields, family, num_layers),
+        has_output_gate=family.has_output_gate,
+        drafting_prefix=family.drafting_prefix,
         is_text_part=config is not stated,
         moe=parse_experts(config, family, num_layers),
         latent=latent,

@@ -29,6 +29,8 @@ def feature_order(config: DecoderConfig) -> Tensor | None:
 def row_order(config: DecoderConfig, projection: str) -> Tensor | None:
     """Row of the checkpoint's projection at each place, int64 [out_features]; ``None``: as they are."""
     order = feature_order(config)
+    if projection == "q_proj" and config.has_output_gate:
+        return _gated_order(config, order)
     heads = {
         "q_proj": config.num_heads,
         "k_proj": config.num_kv_heads,
@@ -40,3 +42,11 @@ def row_order(config: DecoderConfig, projection: str) -> Tensor | None:
     if projection != "qkv_proj":
         return rows
     return torch.cat((rows, torch.arange(len(rows), len(rows) + config.kv_size)))
+
+
+def _gated_order(config: DecoderConfig, order: Tensor | None) -> Tensor:
+    """Rows of q of all heads, then rows of their gates; the checkpoint has both of each head side by side."""
+    features = torch.arange(config.head_dim)
+    heads = torch.arange(config.num_heads)[:, None] * (2 * config.head_dim)
+    query, gate = heads + (features if order is None else order), heads + config.head_dim + features
+    return torch.cat((query.flatten(), gate.flatten()))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -89,3 +90,15 @@ def _open(path: Path) -> Any:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
         raise InvalidCheckpoint(f"{path.name} is not a readable safetensors file: {error}") from error
+
+
+def check_numbers(stored: StoredTensor, tensor: Tensor, dtype: torch.dtype) -> None:
+    """Raise ``InvalidCheckpoint`` if a tensor has NaN or infinity, or would have in ``dtype``."""
+    extremes, name = torch.stack(torch.aminmax(tensor)), stored.name
+    if not bool(torch.isfinite(extremes).all()):  # far cheaper than isfinite(tensor)
+        raise InvalidCheckpoint(f"{stored.file_name}: tensor {name} holds NaN or infinity")
+    if not bool(torch.isfinite(extremes.to(dtype)).all()):
+        raise InvalidCheckpoint(
+            f"{stored.file_name}: tensor {name} reaches {float(extremes.abs().max()):.3g}, which "
+            f"{str(dtype).removeprefix('torch.')} cannot hold; set dtype to bfloat16 or float32"
+        )

@@ -7,7 +7,7 @@ layer stacked in ``gate_up_proj`` and ``down_proj`` (what transformers 5 holds i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from stratos.engine.checkpoint.families.experts import MoeConfig
 from stratos.engine.checkpoint.model_config import DecoderConfig
@@ -27,8 +27,12 @@ TEXT_PREFIXES = {
     "language_model.lm_head.": "lm_head.",
 }
 """Beginnings of the names of a text part -> those that it has alone."""
-IMAGE_PARTS = ("vision_tower", "multi_modal_projector")
+IMAGE_PARTS = ("vision_tower", "multi_modal_projector", "visual")
 """Parts of a model that sees images which text does not need."""
+DELTA_BLOCK = "linear_attn"
+"""Part of the names of tensors of the gated delta rule."""
+DELTA_PROJECTIONS = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
+"""Those before it, in the order of the computation."""
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
 
@@ -40,6 +44,15 @@ def text_name(name: str) -> str | None:
     return TEXT_PREFIXES.get(prefix, "") + name.removeprefix(prefix)
 
 
+def full_names(stored: Iterable[str], *, is_text_part: bool) -> dict[str, str]:
+    """Name that the loader asks for -> name in the checkpoint, of its tensors that belong to the text."""
+    named = ((text_name(name) if is_text_part else name, name) for name in stored)
+    full = {asked: name for asked, name in named if asked is not None}
+    if EMBEDDING.removeprefix(BODY_PREFIX) not in full:
+        return full
+    return {asked if asked == LM_HEAD else BODY_PREFIX + asked: name for asked, name in full.items()}
+
+
 def layer_prefix(layer: int) -> str:
     """Common beginning of a layer's tensors."""
     return f"model.layers.{layer}"
@@ -48,6 +61,8 @@ def layer_prefix(layer: int) -> str:
 def projection_name(layer: int, projection: str, part: str) -> str:
     """ "weight" or "bias" of a projection of the attention or of a dense MLP."""
     block = "self_attn" if projection.startswith(("q_", "k_", "v_", "qkv_", "o_", "kv_")) else "mlp"
+    if projection.startswith("in_proj") or projection == "out_proj":
+        block = DELTA_BLOCK
     return f"{layer_prefix(layer)}.{block}.{projection}.{part}"
 
 
@@ -85,7 +100,8 @@ def is_unread(name: str, config: DecoderConfig) -> bool:
     """Whether a checkpoint may hold a tensor that no computation needs: tables of rotations, and layers that draft."""
     first = config.num_layers
     unused = tuple(f"{layer_prefix(layer)}." for layer in range(first, first + config.num_unused_layers))
-    return name.endswith("rotary_emb.inv_freq") or name.startswith(unused)
+    drafting = (config.drafting_prefix,) if config.drafting_prefix else ()
+    return name.endswith("rotary_emb.inv_freq") or name.startswith(unused + drafting)
 
 
 def sinks_name(layer: int) -> str:
@@ -134,7 +150,7 @@ def expected_shapes(config: DecoderConfig, *, is_stacked: bool = False, is_coded
     for layer in range(config.num_layers):
         for norm in config.options.norms.present:
             yield norm_name(layer, norm), (hidden,)
-        yield from _head_parts(config, layer)
+        yield from _delta_parts(config, layer) if config.has_state(layer) else _head_parts(config, layer)
         yield from _projections(config, layer)
         if config.moe is not None and layer in config.moe.layers:
             yield from _experts(config.moe, layer, hidden, is_stacked=is_stacked, is_coded=is_coded)
@@ -150,6 +166,20 @@ def _head_parts(config: DecoderConfig, layer: int) -> Shapes:
         yield f"{block}.{name}.weight", (size,)
     if config.options.has_sinks:
         yield sinks_name(layer), (config.num_heads,)
+
+
+def delta_name(layer: int, part: str) -> str:
+    """A tensor of the gated delta rule that is no projection."""
+    return f"{layer_prefix(layer)}.{DELTA_BLOCK}.{part}"
+
+
+def _delta_parts(config: DecoderConfig, layer: int) -> Shapes:
+    delta = config.delta
+    assert delta is not None
+    yield delta_name(layer, "conv1d.weight"), (delta.channels, 1, delta.kernel)
+    yield delta_name(layer, "A_log"), (delta.value_heads,)
+    yield delta_name(layer, "dt_bias"), (delta.value_heads,)
+    yield delta_name(layer, "norm.weight"), (delta.value_dim,)
 
 
 def _projections(config: DecoderConfig, layer: int) -> Shapes:

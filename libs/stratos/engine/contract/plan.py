@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from stratos.core.requests.embedding import PoolingKind
 from stratos.core.requests.records import PositionLogprobs, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
+from stratos.engine.contract.states import StateRow
 
 PREVIOUS_TOKEN = -1
 """Stands in a row for a token that the host does not know yet; see ``PlanRow.continues``."""
@@ -75,6 +76,8 @@ class PlanRow:
     """Pool the hidden states of the row for an embedding, or not at all."""
     targets: PromptTargets | None = None
     """Report log probabilities of prompt tokens, or none."""
+    state: StateRow | None = None
+    """Slots of its recurrent state, for models that have some; without it the row begins with zeros."""
     continues: bool = False
     """``token_ids`` ends with ``PREVIOUS_TOKEN``: the runner puts the token there that the plan launched just before
     this one samples for ``seq_id``. Set with overlap only."""

@@ -63,6 +63,16 @@ class RequestStats:
     """Runs of them that nothing kept, or not as long, in the order of the prompt."""
 
 
+@dataclass(frozen=True, slots=True)
+class StateStatus:
+    """Slots for recurrent states; all 0 for a model without."""
+
+    num_slots: int = 0
+    num_available: int = 0
+    """Free ones, and snapshots that nothing holds."""
+    num_snapshots: int = 0
+
+
 @dataclass(slots=True)
 class StepShares:
     """Tokens that a step computed, by whose they were; rows of what had ended by then included, rejected drafts not."""
@@ -267,6 +277,7 @@ class EngineStatus(EngineLoad):
     """Time to load a block over the time to compute it, of host memory and of disk."""
     pins: dict[str, TierPinStatus] = field(default_factory=dict)
     """By tier: "device" and "host"."""
+    states: StateStatus = field(default_factory=StateStatus)
     last_cache_change: int = 0
     """Number of the newest change of the prefix cache."""
 

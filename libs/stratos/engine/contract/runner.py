@@ -77,6 +77,8 @@ class RunnerInfo:
     """Slots for blocks in host memory, each of the size of a block; 0 without a host tier."""
     page_layout: str = ""
     """Meaning of the bytes of a block's pages, beside identity and geometry: equal texts, equal layouts."""
+    num_state_slots: int = 0
+    """Slots for recurrent states (``states``); 0 for a model without."""
     window: int = 0
     """Positions that a token sees at most, up to its own, in every layer; 0: some layer sees the whole context."""
     num_sinks: int = 0
@@ -169,6 +171,14 @@ class Runner(ABC):
         Raises:
             ValueError: ``payload`` does not have the size of the range.
         """
+
+    def gather_state(self, slot: int, kv_range: KvRange) -> memoryview:
+        """``gather`` of a range of states (``KvGeometry.is_state``) out of a slot that no launched step writes."""
+        raise NotImplementedError
+
+    def scatter_state(self, slot: int, kv_range: KvRange, payload: memoryview) -> None:
+        """``scatter`` of such a range into a slot."""
+        raise NotImplementedError
 
     def sleep(self) -> int:
         """Give the memory of weights and pages back; returns how many bytes. Any thread, while no plan is in flight.

@@ -150,6 +150,11 @@ class KvAdmission:
         sequence.wait.is_refused = not has_room
         return has_room
 
+    def refuse(self, sequence: Sequence) -> None:
+        """Count a wait for something else than blocks."""
+        self.num_refusals += not sequence.wait.is_refused
+        sequence.wait.is_refused = True
+
     def admits_request(self, request: EngineRequest, prefix: list[int], num_handed: int, num_budgeted: int) -> bool:
         """A hand-off of ``num_handed`` tokens for all open choices may take its table, the cached prefix included."""
         num_choices, num_blocks = sum(not choice.finished for choice in request.choices), self.table_blocks(num_handed)

@@ -53,6 +53,8 @@ class BlockManager:
         self.cache = PrefixCache(enabled=enable_prefix_cache, max_changes=max_cache_changes, pins=pins)
         self.on_evict: Callable[[bytes, int], None] | None = None
         """Told the hash and the id of a cached block that is about to get another owner."""
+        self.usable: Callable[[Sequence[bytes]], int] | None = None
+        """Blocks of a known prefix from which a sequence can go on; ``None``: all of them."""
         self.num_evicted = 0
         """Cached blocks that made room for others."""
         self._free = list(range(num_blocks - 1, -1, -1))
@@ -91,7 +93,8 @@ class BlockManager:
 
         ``first_needed``: of a number of blocks: index of the first that tokens after them see in every layer.
         """
-        return self.cache.match(hashes)
+        found = self.cache.match(hashes)
+        return found if self.usable is None else found[: self.usable(hashes[: len(found)])]
 
     def pass_parts(self, blocks: Iterable[int]) -> None:
         """Take note that a holder of these blocks sees them in the layers without a window alone, from now on."""

@@ -21,6 +21,7 @@ from stratos.engine.kv_cache.block_manager import BlockManager
 from stratos.engine.kv_cache.fences import StepFences
 from stratos.engine.kv_cache.host_tier import HostTier
 from stratos.engine.kv_cache.window import KvWindow, PartWindow
+from stratos.engine.kv_states.sequence_states import SequenceStates
 from stratos.engine.sequence import RELEASED, Sequence
 
 
@@ -53,6 +54,8 @@ class BlockTables:
     admission: KvAdmission
     fences: StepFences
     window: KvWindow | None = None
+    states: SequenceStates | None = None
+    """Recurrent states, where the model has some."""
     _planned: set[int] = field(default_factory=set)
     """seq_ids of which a runner may keep a table, also where the plan that carried it was taken back."""
     _ended: list[int] = field(default_factory=list)
@@ -80,11 +83,15 @@ class BlockTables:
         if not self.admission.admits_sequence(sequence, prefix.cached, num_blocks, num_budgeted, growth):
             self.tier.unmatch(prefix.hosted)
             return False
+        if self.states is not None and not self.states.begin(sequence, hashes[: prefix.num_blocks], usable):
+            self.admission.refuse(sequence)
+            return False
         self.blocks.reference(prefix.cached)
         taken = self.blocks.allocate(num_blocks - len(prefix.cached))
         if taken is None:
             self.blocks.release(prefix.cached)
             self.tier.unmatch(prefix.hosted)
+            self._release_states(sequence)
             return False
         # 41 tokens are 11 blocks; 10 are known, of them block 7 on the device and 8 and 9 on the host:
         #   entries [0, 7)    RELEASED   no token sees them; with a sink in block 0 they are [1, 7)
@@ -234,7 +241,12 @@ class BlockTables:
         """Give up all blocks of a sequence; a launched step may use them still."""
         self.blocks.end_passes(sequence.block_table[: sequence.num_passed])
         self.fences.release(sequence.held_blocks, sequence.last_plan)
+        self._release_states(sequence)
         self.end(sequence)
+
+    def _release_states(self, sequence: Sequence) -> None:
+        if self.states is not None:
+            self.states.release(sequence)
 
     # -- what plans carry ----------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from functools import partial
 from stratos.common.clock import Clock
 from stratos.core.requests.pins import PinnedSpan
 from stratos.core.requests.terms import RequestTerms
-from stratos.engine.contract.results import DiskTierStatus, TierPinStatus
+from stratos.engine.contract.results import DiskTierStatus, StateStatus, TierPinStatus
 from stratos.engine.contract.runner import RunnerInfo
 from stratos.engine.kv_cache.admission import KvAdmission
 from stratos.engine.kv_cache.block_manager import BlockManager
@@ -21,6 +21,8 @@ from stratos.engine.kv_cache.host_tier import HostTier, make_tier
 from stratos.engine.kv_cache.owners import BlockOwners
 from stratos.engine.kv_cache.pins import Pin
 from stratos.engine.kv_cache.window import make_window
+from stratos.engine.kv_states.sequence_states import SequenceStates
+from stratos.engine.kv_states.slot_pool import SlotPool
 from stratos.engine.settings import SchedulerConfig
 
 NO_DISK = DiskTierStatus()
@@ -38,11 +40,23 @@ class KvCache:
     owners: BlockOwners
     clock: Clock
     max_pin_s: float
+    states: SequenceStates | None = None
+    """Recurrent states, where the model has some."""
 
     def store(self, block_hash: bytes, block: int, tenant: str) -> None:
         """Offer a full, computed block of a tenant to the prefix cache."""
         if self.blocks.cache.insert(block_hash, block):
             self.owners.note(block_hash, tenant)
+
+    def hold_slot(self, slot: int) -> None:
+        """Keep a slot of a state from being reused while a copy outside of the step loop touches it."""
+        assert self.states is not None, "the model has states"
+        self.states.pool.hold(slot)
+
+    def release_slot(self, slot: int) -> None:
+        """End that."""
+        assert self.states is not None, "the model has states"
+        self.states.pool.release([slot])
 
     def forget(self, hashes: Sequence[bytes]) -> int:
         """Drop blocks from both tiers by hash; those in use stay in use. Returns how many were known."""
@@ -56,6 +70,12 @@ class KvCache:
     def disk_status(self) -> DiskTierStatus:
         return NO_DISK if self.tier.below is None else self.tier.below.status()
 
+    def state_status(self) -> StateStatus:
+        if self.states is None:
+            return StateStatus()
+        pool = self.states.pool
+        return StateStatus(pool.num_slots, pool.num_available, pool.num_snapshots)
+
     def load_ratios(self) -> tuple[float, float]:
         """Time to load a block over the time to compute it, of host memory and of disk; 1 where there is no tier."""
         host = self.tier.costs.load_ratio() if self.tier.is_enabled else 1.0
@@ -65,6 +85,8 @@ class KvCache:
         """Recount all tiers; raises ``AssertionError`` where one is off."""
         self.blocks.verify()
         self.tier.pool.verify()
+        if self.states is not None:
+            self.states.pool.verify()
         if self.tier.below is not None:
             self.tier.below.verify()
 
@@ -72,12 +94,12 @@ class KvCache:
         """Pin the first blocks of a prompt, as far as the device's pool holds them.
 
         A copy in host memory lives as long as that on the device; one that is made later inherits the pin.  Where
-        blocks are released behind a window a prefix is of no use, and nothing is pinned.
+        blocks are released behind a window, or a state goes with them, they are of no use alone: nothing is pinned.
 
         Returns:
             First tokens of the prompt that are pinned, and those of them that were not, or for a shorter time.
         """
-        if self.tables.window is not None:
+        if self.tables.window is not None or self.states is not None:
             return 0, ()
         self.expire_pins()
         now_s, num_pinned, begin = self.clock.now(), 0, 0
@@ -148,8 +170,18 @@ class KvCache:
         tier.pool.on_change = blocks.cache.note_below
         blocks.cache.changes.below = partial(_tier_of, tier)
         blocks.cache.below = partial(_hashes_below, blocks, tier)
-        tables = BlockTables(blocks, tier, admission, fences, window)
-        return cls(blocks, tier, admission, fences, tables, owners, clock, config.max_pin_s)
+        states = _make_states(info, config, blocks)
+        tables = BlockTables(blocks, tier, admission, fences, window, states)
+        return cls(blocks, tier, admission, fences, tables, owners, clock, config.max_pin_s, states)
+
+
+def _make_states(info: RunnerInfo, config: SchedulerConfig, blocks: BlockManager) -> SequenceStates | None:
+    if not info.num_state_slots:
+        return None
+    pool, size = SlotPool(info.num_state_slots), info.geometry.block_size
+    states = SequenceStates(pool, size, config.snapshot_blocks, is_shared=config.shares_prefixes)
+    blocks.usable, blocks.cache.on_gone = states.usable, pool.drop
+    return states
 
 
 def _is_known(blocks: BlockManager, tier: HostTier, block_hash: bytes) -> bool:

@@ -28,6 +28,8 @@ class PrefixCache:
         """Which hashes came and went."""
         self.below: Callable[[], tuple[Iterable[bytes], Iterable[bytes]]] = lambda: ((), ())
         """Hashes that host memory holds and the device does not, and those that only disk does."""
+        self.on_gone: Callable[[bytes], object] = lambda _: None
+        """Told a hash that no block has any more."""
         self._block_of: dict[bytes, int] = {}
         self._hash_of: dict[int, bytes] = {}
         self._evictable = EvictionOrder()
@@ -110,6 +112,7 @@ class PrefixCache:
         if block is not None:
             self.pins.drop(block_hash, "forgotten")
             del self._hash_of[block]
+            self.on_gone(block_hash)
             self.changes.note(block_hash, is_stored=False)
         return block
 
@@ -145,6 +148,7 @@ class PrefixCache:
         block = self._evictable.pop()
         block_hash = self._hash_of.pop(block)
         del self._block_of[block_hash]
+        self.on_gone(block_hash)
         self.changes.note(block_hash, is_stored=False)
         return block_hash, block
 

@@ -374,8 +374,10 @@ def make_disk_tier(
     """The tier of an engine; ``None`` where it is off, or there are no prefixes or no host memory to go through.
 
     Raises:
-        InvalidCheckpoint: its directory cannot be used, or is too small for a block.
+        InvalidCheckpoint: its directory cannot be used, or is too small for a block, or the model has states.
     """
+    if config is not None and config.is_on and kv.states is not None:
+        raise InvalidCheckpoint("layers with a state are not served with a disk tier: set its max_bytes to 0")
     if config is None or not config.is_on or not scheduler.shares_prefixes or not kv.tier.is_enabled:
         return None
     tier = DiskTier(config, runner, kv, clock, changing, always=not scheduler.switches.swap_costs)

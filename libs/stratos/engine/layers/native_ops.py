@@ -22,7 +22,7 @@ class NativeOps(LayerOps):
 
     def __init__(self, library: NativeLibrary, dtype: torch.dtype) -> None:
         self.name = revised("native-ops", f"native-{library.isa}")
-        self._library, self._dtype = library, DTYPE_CODES[dtype]
+        self.library, self._dtype = library, DTYPE_CODES[dtype]
         self._num_best = 0
         self._best: tuple[Any, Any] = (None, None)
 
@@ -35,7 +35,7 @@ class NativeOps(LayerOps):
     def _norm(self, x: Tensor, residual: int | None, weight: Tensor, eps: float, offset: float) -> Tensor:
         out = torch.empty_like(x)
         rows, size = x.shape
-        self._library.rms_norm(
+        self.library.rms_norm(
             *(self._dtype, x.data_ptr(), residual, weight.data_ptr(), out.data_ptr()),
             *(rows, size, eps, offset, torch.get_num_threads()),
         )
@@ -47,7 +47,7 @@ class NativeOps(LayerOps):
     def gated(self, gate_up: Tensor, gate: MlpGate) -> Tensor:
         rows, size = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty(rows, size)
-        self._library.gated(
+        self.library.gated(
             *(self._dtype, ACTIVATION_CODES[gate.activation], gate.limit, gate_up.data_ptr(), out.data_ptr()),
             *(rows, size, torch.get_num_threads()),
         )
@@ -58,7 +58,7 @@ class NativeOps(LayerOps):
         if self._num_best != rows:  # kept: to make tensors takes longer than to fill them
             self._num_best, self._best = rows, ((ctypes.c_int64 * rows)(), (ctypes.c_bool * rows)())
         tokens, is_finite = self._best
-        self._library.argmax(
+        self.library.argmax(
             *(DTYPE_CODES[logits.dtype], logits.data_ptr(), tokens, is_finite),
             *(rows, size, torch.get_num_threads()),
         )

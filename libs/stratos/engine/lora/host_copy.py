@@ -63,6 +63,8 @@ def check_shapes(files: AdapterFiles, config: DecoderConfig) -> None:
     """
     if config.latent:
         raise InvalidAdapter("adapters on a model with latent attention (MLA) are not supported")
+    if config.delta is not None:
+        raise InvalidAdapter("adapters on models that have layers with a state are not supported")
     for (layer, projection, part), shape in sorted(files.shapes.items()):
         if layer >= config.num_layers:
             raise InvalidAdapter(f"adapter tensor of layer {layer}: the model has only {config.num_layers} layers")

@@ -28,9 +28,12 @@ from stratos.engine.checkpoint.rope_config import RopeConfig
 from stratos.engine.layers.linear import FloatLinear, Linear, LinearFactory
 from stratos.engine.layers.mlp import GatedMlp
 from stratos.engine.layers.moe import MixtureOfExperts
+from stratos.engine.layers.native_ops import NativeOps
 from stratos.engine.layers.ops import LayerOps, MlpGate, capped
 from stratos.engine.layers.rotary import RotaryTable, StreamingRotary
 from stratos.engine.lora.batch import StepLora
+from stratos.engine.memory.state_slots import StepStates
+from stratos.engine.models.delta import DeltaRule, gate_heads
 from stratos.engine.models.latent import LatentOutput, LatentQkv, LatentRotary
 
 
@@ -50,6 +53,12 @@ class DecoderLayer:
     """Weights of the norms over all heads of q, and of k."""
     rope: int
     """Which of the decoder's rotations it has."""
+    place: int
+    """Index of the layer among those of its kind: with attention, or with a state."""
+    delta: DeltaRule | None
+    """In place of attention."""
+    gate: Linear | None
+    """Gate of the result of attention."""
     mlp: GatedMlp | MixtureOfExperts
 
 
@@ -116,13 +125,21 @@ class Decoder:
         """The products of every layer that is not a mixture of experts, and of the head."""
         for layer in self.layers:
             yield from (layer.qkv, layer.output)
+            if layer.gate is not None:
+                yield layer.gate
             if isinstance(layer.mlp, GatedMlp):
                 yield from (layer.mlp.gate_up, layer.mlp.down)
         if isinstance(self.lm_head, FloatLinear):
             yield self.lm_head.linear
 
     def forward(
-        self, token_ids: Tensor, positions: Tensor, attention: AttentionBackend, metadata: Any, lora: StepLora | None
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        attention: AttentionBackend,
+        metadata: Any,
+        lora: StepLora | None,
+        states: StepStates | None = None,
     ) -> Tensor:
         """Run all layers and write KV.
 
@@ -132,6 +149,7 @@ class Decoder:
             attention: owns the pages.
             metadata: what ``attention.prepare`` returned for this step.
             lora: adapters of the step, or ``None``.
+            states: of its rows, where the model has some.
 
         Returns:
             Hidden states before the final norm [T, H].
@@ -143,7 +161,13 @@ class Decoder:
             qkv = _with_lora(layer.qkv, lora, "qkv", index, x)
             if layer.whole_qk_norm is not None:
                 self._norm_whole(qkv, *layer.whole_qk_norm)
-            x = attention.forward(index, qkv, ropes[layer.rope], layer.qk_norm, metadata)
+            if layer.delta is not None:
+                assert states is not None, "this model has states"
+                x = layer.delta(qkv, states)
+            else:
+                gate = None if layer.gate is None else layer.gate(x)
+                x = attention.forward(layer.place, qkv, ropes[layer.rope], layer.qk_norm, metadata)
+                x = x if gate is None else self._gated(x, gate)
             x = self._result(_with_lora(layer.output, lora, "output", index, x), layer.after_attention)
             x = self._input(x, residual, layer.before_mlp)
             x = self._result(_mlp(layer.mlp, lora, index, x), layer.after_mlp)
@@ -169,6 +193,10 @@ class Decoder:
         if norm is not None:
             x = self.ops.rms_norm(x, norm, self.config.rms_norm_eps, options.norm_offset)
         return x if options.residual_scale == 1.0 else x * options.residual_scale
+
+    def _gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        assert isinstance(self.ops, NativeOps), "checked when the model was loaded"
+        return gate_heads(self.ops.library, x, gate)
 
     def _norm_whole(self, qkv: Tensor, query_norm: Tensor, key_norm: Tensor) -> None:
         """Norm q and k in place, each over all of its heads."""
@@ -219,6 +247,9 @@ def _ready_layer(
         qk_norm=None if weights.qk_norm is None else QkNorm(weights.qk_norm, config.rms_norm_eps, offset),
         whole_qk_norm=reader.whole_qk_norm(index),
         rope=list(dict.fromkeys(config.ropes)).index(config.ropes[index]),
+        place=_place(config, index),
+        delta=_delta(reader, config, index, ops),
+        gate=None if weights.gate is None else _ready(weights.gate, linear),
         mlp=_ready_experts(reader, config, index, linear, ops)
         if config.has_experts(index)
         else _ready_mlp(reader.mlp(index), linear, ops, _gate(config)),
@@ -240,6 +271,19 @@ def _ready_attention(
 def _ready_rotary(rope: RopeConfig, config: DecoderConfig, device: torch.device) -> RotaryTable | LatentRotary:
     table = RotaryTable(rope, config.rotary_dim, config.max_model_len, device)
     return LatentRotary(table, config.latent) if config.latent else table
+
+
+def _place(config: DecoderConfig, index: int) -> int:
+    kind = config.delta.layers if config.delta is not None and config.has_state(index) else config.kv_layers
+    return kind.index(index)
+
+
+def _delta(reader: CheckpointReader, config: DecoderConfig, index: int, ops: LayerOps) -> DeltaRule | None:
+    if config.delta is None or not config.has_state(index):
+        return None
+    assert isinstance(ops, NativeOps), "checked before the model is loaded"
+    place = _place(config, index)
+    return DeltaRule(ops.library, config.delta, place, reader.delta(index), config.rms_norm_eps)
 
 
 def _ready_experts(

@@ -12,6 +12,7 @@ from stratos.engine.native.isa import SOURCE_FOLDER, cpu_flags, source_digest, s
 from stratos.engine.native.structures import (
     SHARED_BYTES,
     AttentionStep,
+    DeltaStep,
     ForwardPass,
     LinearWeight,
     ModelWeights,
@@ -47,6 +48,9 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "stratos_row_bytes": (c_int64, []),
     "stratos_sample_bytes": (c_int64, [c_int64]),
     "stratos_sample": (None, [POINTER(SampleRow), c_int64, c_int64, c_void_p, c_int]),
+    "stratos_delta_bytes": (c_int64, []),
+    "stratos_delta": (None, [POINTER(DeltaStep)]),
+    "stratos_sigmoid_gate": (None, [c_int, c_void_p, c_void_p, c_int64]),
     "stratos_argmax": (None, [c_int, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int]),
 }
 
@@ -90,6 +94,8 @@ class NativeLibrary:
     sample: Any
     sample_bytes: Any
     forward: Any
+    delta: Any
+    sigmoid_gate: Any
 
     def __init__(self, path: Path, isa: str) -> None:
         self.path, self.isa = path, isa
@@ -102,8 +108,11 @@ class NativeLibrary:
         except (OSError, AttributeError) as error:
             raise NativeLibraryUnusable(f"{path.name} cannot be loaded: {error}") from error
         is_current = library.stratos_sources().decode() == source_digest()
-        sizes = library.stratos_step_bytes(), library.stratos_pass_bytes(), library.stratos_row_bytes()
-        if not is_current or sizes != (ctypes.sizeof(AttentionStep), SHARED_BYTES, ctypes.sizeof(SampleRow)):
+        sizes = [
+            size() for size in (library.stratos_step_bytes, library.stratos_row_bytes, library.stratos_delta_bytes)
+        ]
+        expected = [ctypes.sizeof(structure) for structure in (AttentionStep, SampleRow, DeltaStep)]
+        if not is_current or [*sizes, library.stratos_pass_bytes()] != [*expected, SHARED_BYTES]:
             raise NativeLibraryUnusable(f"{path.name} was built from other sources")
         if library.stratos_permit():
             raise TilesRefused(f"{path.name} needs tiles, and the system refuses them to this process")

@@ -83,6 +83,20 @@ class ForwardPass(ctypes.Structure):
     )
 
 
+class DeltaStep(ctypes.Structure):
+    """``DeltaStep`` of delta.cpp: one layer of the gated delta rule in one step."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("rows", "snapshots", "slots", "x", "conv", "a_log", "dt_bias", "norm")),
+        *((name, c_void_p) for name in ("out", "scratch")),
+        *((name, c_int64) for name in ("num_rows", "num_snapshots", "slot_stride", "layer_offset", "width")),
+        *((name, c_int64) for name in ("key_heads", "value_heads", "key_dim", "value_dim", "kernel")),
+        *((name, c_int64) for name in ("dtype", "threads")),
+        ("eps", c_float),
+        ("unused", c_float),
+    )
+
+
 class TargetOfAdapter(ctypes.Structure):
     """``AdapterTarget`` of adapters.h."""
 

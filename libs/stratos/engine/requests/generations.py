@@ -73,10 +73,14 @@ class GenerationTable:
             num_came: tokens [0, n) that are there; ``None`` for all but the last one of the prompt.
         """
         num_here = reservation.num_tokens if num_came is None else max(reservation.num_skip_tokens, num_came)
+        if reservation.states is not None and num_here < reservation.num_tokens:
+            num_here = reservation.num_skip_tokens  # the state that belongs to what came is that of its end
         try:
             parent = self._open(reservation.request)
         except BaseException:
             self._kv.blocks.release(reservation.block_table)
+            if self._kv.states is not None and reservation.states is not None:
+                self._kv.states.pool.release(reservation.states.slots)
             raise
         state = parent.request
         assert state is not None
@@ -87,6 +91,9 @@ class GenerationTable:
         tail = self._kv.admission.tail_blocks(reservation.request, reservation.num_tokens)
         parent.budget_blocks = len(parent.block_table) + parent.output_blocks + tail
         parent.num_computed = num_here
+        if (states := self._kv.states) is not None and reservation.states is not None:
+            states.receive(reservation.states, is_whole=num_here > reservation.num_skip_tokens)
+            parent.states = reservation.states
         parent.num_hashed = len(reservation.prefix_blocks)
         self._context.cache_full_blocks(parent)
         self._context.scheduler.run_now(parent)
@@ -201,6 +208,7 @@ class GenerationTable:
             adapter_digest=sequence.terms.adapter.digest,
             sample=_sample_spec(sequence, state) if state and is_last else None,
             pool=embedding.pooling(is_last_chunk=is_last) if embedding else None,
+            state=self._kv.states.row(sequence, start, count) if self._kv.states is not None else None,
             targets=_prompt_targets(state, start, count) if state and state.wants_prompt_logprobs else None,
             continues=continues,
         )
@@ -263,8 +271,11 @@ class GenerationTable:
         for choice in state.pending_forks:
             sequence = self._start_choice(state, choice)
             can_fork = scheduler.num_free_seqs > 0 and not self._kv.admission.has_slots
+            can_fork = can_fork and self._fork_states(parent, sequence, num_tokens)
             private = blocks.allocate(1 if num_partial else 0) if can_fork else None
             if private is None:
+                if sequence.states is not None and self._kv.states is not None:
+                    self._kv.states.release(sequence)
                 scheduler.enqueue(sequence)  # recomputes from the prefix cache when there is room
                 continue
             shared = parent.block_table[:num_shared]
@@ -284,6 +295,11 @@ class GenerationTable:
             sequence.num_hashed = min(num_shared, parent.num_hashed)
             scheduler.run_now(sequence)
         state.pending_forks = []
+
+    def _fork_states(self, parent: Sequence, child: Sequence, num_tokens: int) -> bool:
+        """Give a choice the recurrent state after the prompt, where the model has some and the parent is just there."""
+        states = self._kv.states
+        return states is None or (parent.num_computed == num_tokens and states.fork(parent, child))
 
     def _append(
         self, sequence: Sequence, state: RequestState, token: SampledToken, result: StepResult, *, follows: bool

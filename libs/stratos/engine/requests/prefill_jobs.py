@@ -64,6 +64,10 @@ class PrefillJobTable:
         sequence, blocks = state.sequence, self._context.kv.blocks
         hashes = sequence.hash_chain(len(sequence.tokens) // blocks.block_size, blocks.block_size)
         cached = blocks.match(hashes) if self._context.config.shares_prefixes else []
+        if (states := self._context.kv.states) is not None:  # the state that is sent is that of the end
+            is_whole = len(cached) * blocks.block_size == len(sequence.tokens)
+            cached = cached if is_whole else []
+            sequence.states = states.take(hashes[: len(cached)], num_own=0)
         blocks.reference(cached)
         sequence.block_table, sequence.num_hashed = cached, len(cached)
         sequence.num_computed = len(cached) * blocks.block_size

@@ -9,6 +9,7 @@ from stratos.common.errors import Busy
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import EngineRequest, RequestKey
 from stratos.engine.contract.results import BlockReservation
+from stratos.engine.contract.states import HeldStates
 from stratos.engine.requests.context import EngineContext
 from stratos.engine.sequence import ReservedState
 
@@ -47,10 +48,15 @@ class ReservationTable:
         num_budgeted = scheduler.num_unused_budget_blocks
         if not self._kv.admission.admits_request(request, prefix, num_tokens, num_budgeted):
             return None
+        states = None
+        if self._kv.states is not None and (states := self._kv.states.take(hashes[: len(prefix)])) is None:
+            self._kv.admission.num_refusals += 1
+            return None
         blocks.reference(prefix)
         missing = num_blocks - len(prefix)
         if blocks.num_available < missing:
             blocks.release(prefix)
+            self._release(states)
             return None
         loaded = self._load(hashes[len(prefix) :])
         reserved = blocks.allocate(missing - len(loaded), reserved=True)
@@ -58,7 +64,7 @@ class ReservationTable:
         prefix += loaded
         skip = len(prefix) * blocks.block_size
         self._states[request.key] = state = ReservedState(
-            request, hashes, prefix, reserved, skip, num_tokens, num_batch_slots
+            request, hashes, prefix, reserved, skip, num_tokens, num_batch_slots, states=states
         )
         state.num_output_blocks = self._output_blocks(state, num_choices)
         scheduler.num_reserved_seqs += num_batch_slots
@@ -81,10 +87,14 @@ class ReservationTable:
 
     def check_range(self, key: RequestKey, kv_range: KvRange) -> ReservedState:
         """The reservation, if the range lies inside of what it still expects."""
-        state = self._states[key]
+        state, geometry = self._states[key], self._context.info.geometry
+        if geometry.is_state(kv_range):
+            if kv_range.token_end != state.num_tokens or state.num_skip_tokens == state.num_tokens:
+                raise ValueError(f"{kv_range} is not the state at the end of the reservation")
+            return state
         if not state.num_skip_tokens <= kv_range.token_begin < kv_range.token_end <= state.num_tokens:
             raise ValueError(f"the tokens of {kv_range} are outside of the reservation")
-        if not 0 <= kv_range.layer_begin < kv_range.layer_end <= self._context.info.geometry.num_layers:
+        if not 0 <= kv_range.layer_begin < kv_range.layer_end <= geometry.num_layers:
             raise ValueError(f"this model has no such layers: {kv_range}")
         return state
 
@@ -101,7 +111,7 @@ class ReservationTable:
         """
         state = self._remove(key)
         if state.is_damaged:
-            self._kv.blocks.release(state.block_table)
+            self._give_back(state)
             raise Busy("KV that was loaded from host memory was damaged; ask for a new placement")
         self._kv.blocks.publish(state.reserved_blocks)
         return state
@@ -115,14 +125,22 @@ class ReservationTable:
             return None
         state, blocks = self._remove(key), self._kv.blocks
         if state.is_damaged or blocks.has_fence(state.reserved_blocks):
-            blocks.release(state.block_table)
+            self._give_back(state)
             return None
         blocks.publish(state.reserved_blocks)
         return state
 
     def drop(self, key: RequestKey) -> None:
         """End a reservation and give everything back; what a scatter still writes stays fenced until it returns."""
-        self._kv.blocks.release(self._remove(key).block_table)
+        self._give_back(self._remove(key))
+
+    def _give_back(self, state: ReservedState) -> None:
+        self._kv.blocks.release(state.block_table)
+        self._release(state.states)
+
+    def _release(self, states: HeldStates | None) -> None:
+        if states is not None and self._kv.states is not None:
+            self._kv.states.pool.release(states.slots)
 
     def cancel_choices(self, key: RequestKey, indexes: tuple[int, ...]) -> None:
         """Commit the hand-off without some choices; drop it when none is left."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.contract.plan import NON_FINITE_HIDDEN, StepPlan
+from stratos.engine.memory.state_slots import StateSlots
 from stratos.engine.models.decoder import Decoder
 from stratos.engine.runner.step_inputs import StepInputs
 
@@ -33,6 +34,9 @@ class Forward(ABC):
     is_bare = False
     """Inputs that were kept, without adapters, make it call no operation of torch that needs its inference mode."""
 
+    states: StateSlots | None = None
+    """Recurrent states, where the model has some."""
+
     @abstractmethod
     def run(self, inputs: StepInputs) -> ForwardResult:
         """Compute one step."""
@@ -41,12 +45,19 @@ class Forward(ABC):
 class LayeredForward(Forward):
     """Any model on any device: one call per operation."""
 
-    def __init__(self, decoder: Decoder, attention: AttentionBackend) -> None:
-        self._decoder, self._attention = decoder, attention
+    def __init__(self, decoder: Decoder, attention: AttentionBackend, states: StateSlots | None = None) -> None:
+        self._decoder, self._attention, self.states = decoder, attention, states
 
     def run(self, inputs: StepInputs) -> ForwardResult:
         metadata = self._attention.prepare(inputs.spans)
-        hidden = self._decoder.forward(inputs.token_ids, inputs.positions, self._attention, metadata, inputs.lora)
+        states = None
+        if self.states is not None:
+            if any(state is None and span.start for span, state in zip(inputs.spans, inputs.states, strict=True)):
+                raise ValueError("a row goes on and has no state")
+            states = self.states.prepare([(span.begin, span.num_tokens) for span in inputs.spans], inputs.states)
+        hidden = self._decoder.forward(
+            inputs.token_ids, inputs.positions, self._attention, metadata, inputs.lora, states
+        )
         logits, tokens = None, inputs.sampled_tokens
         if inputs.sampled_rows:
             logits = self._decoder.logits(hidden if tokens is None else hidden.index_select(0, tokens))

@@ -28,9 +28,12 @@ from stratos.engine.layers.ops import LayerOps, TorchOps
 from stratos.engine.memory.grouped_pages import GroupedPages, choose_groups
 from stratos.engine.memory.kv_codes import KV_CODES, KvCodes
 from stratos.engine.memory.kv_pages import KvPages
+from stratos.engine.memory.state_slots import FLOAT_BYTES, StateSlots
+from stratos.engine.models.delta import DeltaKernel
 from stratos.engine.native.library import NativeLibrary, NativeLibraryUnusable, load_native
 from stratos.engine.sampling.native_sampler import NativeSampler
 from stratos.engine.settings import RunnerConfig, SchedulerConfig
+from stratos.engine.sizing.state_support import check_states
 
 PDL_CAPABILITY, FP8_CAPABILITY = (9, 0), (8, 9)
 """Compute capabilities from which on a GPU has programmatic dependent launch (Hopper), and e4m3 (Ada)."""
@@ -61,6 +64,20 @@ class Kernels:
     """The C++ kernels: K lies in the pages as they read it."""
     has_native_sinks: bool = True
     """The C++ kernels: attention sinks by them, too."""
+
+    def check_states(
+        self, model: DecoderConfig, config: RunnerConfig, scheduler: SchedulerConfig | None, device: torch.device
+    ) -> None:
+        """Raise ``InvalidCheckpoint`` where a model has layers with a state that cannot be had so."""
+        has_kernels = isinstance(self.ops, NativeOps)
+        check_states(model, config, scheduler, is_gpu=device.type != "cpu", has_kernels=has_kernels)
+
+    def states(self, geometry: KvGeometry, num_slots: int) -> tuple[StateSlots | None, tuple[DeltaKernel, ...]]:
+        """Memory of recurrent states, and facts of the kernels that write it, where a model has some."""
+        if not geometry.num_state_layers:
+            return None, ()
+        assert isinstance(self.ops, NativeOps), "checked before the model is loaded"
+        return StateSlots(geometry, num_slots), (DeltaKernel(self.ops.library),)
 
     def linear(self, config: RunnerConfig, device: torch.device, dtype: torch.dtype) -> LinearFactory:
         """Factory of the linear layers."""
@@ -165,7 +182,7 @@ def choose_pages(
 
 
 def geometry_of(model: DecoderConfig, config: RunnerConfig, dtype: torch.dtype, scale_bytes: int) -> KvGeometry:
-    """KV of a model in pages of elements of ``dtype``.
+    """Shape of the KV, and of the states, of a model on this runner, whose pages have elements of ``dtype``.
 
     Raises:
         InvalidCheckpoint: the model has latent attention, which these settings do not go with.
@@ -177,7 +194,9 @@ def geometry_of(model: DecoderConfig, config: RunnerConfig, dtype: torch.dtype, 
             f"kv_dtype {config.kv_dtype} is not supported with latent attention (MLA): set it to auto"
         )
     return KvGeometry(
-        num_layers=model.num_layers,
+        num_layers=len(model.kv_layers),
+        num_state_layers=len(model.delta.layers) if model.delta else 0,
+        state_layer_bytes=model.delta.state_size * FLOAT_BYTES if model.delta else 0,
         num_kv_heads=model.num_kv_heads,
         head_dim=model.head_dim,
         block_size=config.block_size,

@@ -11,13 +11,16 @@ import hashlib
 import torch
 from torch import Tensor
 
+from stratos.core.kv import BATCHED
 from stratos.core.requests.records import RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.kept_tables import KeptTables
 from stratos.engine.contract.plan import PlanRow, SampleSpec, StepPlan
 from stratos.engine.contract.runner import RunnerInfo
+from stratos.engine.contract.states import NO_SLOT, StateRow
 from stratos.engine.runner.forward import Forward
 from stratos.engine.runner.step_inputs import build_step_inputs
+from stratos.engine.settings import RunnerConfig
 
 NUM_TOKENS = 8
 DIGEST_BYTES = 16
@@ -28,6 +31,12 @@ _KEPT, _FRESH = 0, 1
 def num_spare_blocks(block_size: int) -> int:
     """Blocks behind the pool that two copies of the prompt take."""
     return 2 * -(-NUM_TOKENS // block_size)
+
+
+def can_probe(config: RunnerConfig, device: torch.device, promised: tuple[str, ...], *, is_streaming: bool) -> bool:
+    """A prompt that is known gives the same bits whenever it is computed."""
+    is_long_enough = config.max_model_len >= NUM_TOKENS
+    return device.type == "cpu" and promised != (BATCHED,) and is_long_enough and not is_streaming
 
 
 class KnownTokens:
@@ -86,5 +95,11 @@ class KnownTokens:
             token_ids=self._token_ids[begin:end],
             start=begin,
             block_table=self._tables[seq_id],
+            state=self._state(begin, end) if self._info.num_state_slots else None,
             sample=spec if self._info.can_generate else None,
         )
+
+    def _state(self, begin: int, end: int) -> StateRow:
+        """The slot behind those of sequences has what the kept tokens left."""
+        kept = self._info.num_state_slots
+        return StateRow(read=kept if begin else NO_SLOT, write=kept if end < NUM_TOKENS else NO_SLOT)

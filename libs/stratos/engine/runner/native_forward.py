@@ -25,6 +25,7 @@ from stratos.engine.layers.native_linear import NativeProduct
 from stratos.engine.layers.native_ops import NativeOps
 from stratos.engine.layers.rotary import RopeRows, RotaryTable, StreamingRotary
 from stratos.engine.lora.native import NativeAdapters
+from stratos.engine.memory.state_slots import StateSlots
 from stratos.engine.models.decoder import Decoder, DecoderLayer
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.native.structures import (
@@ -42,10 +43,16 @@ from stratos.engine.switches import KernelSwitches
 
 
 def make_forward(
-    decoder: Decoder, attention: AttentionBackend, library: NativeLibrary | None, switches: KernelSwitches
+    decoder: Decoder,
+    attention: AttentionBackend,
+    library: NativeLibrary | None,
+    switches: KernelSwitches,
+    states: StateSlots | None = None,
 ) -> Forward:
     """The pass in one call where it is wanted and every part of the model has a kernel, else the layered one."""
-    layered = LayeredForward(decoder, attention)
+    layered = LayeredForward(decoder, attention, states)
+    if states is not None:
+        return layered
     parts = attention.backends if isinstance(attention, GroupedAttention) else [attention]
     columns = [part for part in parts if isinstance(part, NativePagedAttention)]
     if not switches.whole_step or library is None or len(columns) < len(parts):

@@ -20,6 +20,7 @@ from torch import Tensor
 from stratos.engine.attention.backend import RowSpan
 from stratos.engine.contract.kept_tables import KeptTables
 from stratos.engine.contract.plan import ADAPTER_GONE, NO_SUCH_ID, PREVIOUS_TOKEN, PlanRow, SampleSpec, StepPlan
+from stratos.engine.contract.states import StateRow
 from stratos.engine.lora.batch import LoraBatch, LoraGroup
 from stratos.engine.lora.weights import LoraWeights
 from stratos.engine.memory.copies import to_device
@@ -43,6 +44,8 @@ class StepInputs:
     sampled_rows: list[tuple[int, SampleSpec]]
     """(seq_id, how to sample) in the order of ``sampled_tokens``."""
     errors: dict[int, str]
+    states: list[StateRow | None] = field(default_factory=list)
+    """Slots of the rows' states, where the model has some."""
     has_drafts: bool = False
     num_moves: int = 0
     """Steps that they have been kept for; their rows are of one sampled token each then, and without errors."""
@@ -105,6 +108,7 @@ def build_step_inputs(
         sampled_tokens=None if len(last_tokens) == begin else to_device(np.array(last_tokens, dtype=np.int64), device),
         sampled_rows=sampled_rows,
         errors=errors,
+        states=[row.state for row in plan.rows],
         has_drafts=plan.num_drafted > 0,
     )
 
@@ -166,7 +170,7 @@ class KeptInputs:
         if inputs.lora is not None and not self._has_adapters(inputs.lora, rows):
             return False
         inputs.sampled_rows = [(row.seq_id, row.sample) for row in rows if row.sample is not None]
-        inputs.grown = grown
+        inputs.grown, inputs.states = grown, [row.state for row in rows]
         inputs.num_moves += 1
         return True
 

@@ -22,7 +22,7 @@ from stratos.common.clock import Clock, SystemClock
 from stratos.common.errors import FeatureUnavailable, InvalidCheckpoint
 from stratos.core.files.adapter_files import AdapterFiles
 from stratos.core.files.model_files import read_model_files
-from stratos.core.kv import BATCHED, KvIdentity, KvRange
+from stratos.core.kv import KvIdentity, KvRange
 from stratos.engine.attention.backend import AttentionBackend
 from stratos.engine.checkpoint.loader import CheckpointReader
 from stratos.engine.checkpoint.model_config import parse_decoder_config
@@ -41,7 +41,7 @@ from stratos.engine.models.reloading import Decoder, ReloadableWeights
 from stratos.engine.runner.device_room import room_of
 from stratos.engine.runner.forward import Forward, ForwardResult, LayeredForward, report_non_finite
 from stratos.engine.runner.kernels import choose_kernels, choose_pages, geometry_of, score_options
-from stratos.engine.runner.known_tokens import NUM_TOKENS, KnownTokens, num_spare_blocks
+from stratos.engine.runner.known_tokens import KnownTokens, can_probe, num_spare_blocks
 from stratos.engine.runner.native_forward import make_forward
 from stratos.engine.runner.numerics import libraries_of, numerics_id, promise
 from stratos.engine.runner.pooling import pool_rows
@@ -149,6 +149,7 @@ class TorchRunner(Runner):
         streams = streaming(config, model, target)
         model = streams.model if streams else model.for_context(config.max_model_len)
         kernels = choose_kernels(config, target, dtype)
+        kernels.check_states(model, config, scheduler, target)
         linear = kernels.linear(config, target, dtype)
         weights = chosen_scheme(config.quantization, model)
         keeps = linear.keeps_codes and config.kernels.kept_codes
@@ -158,7 +159,7 @@ class TorchRunner(Runner):
         codes = kernels.kv_codes
         kv_dtype = torch.float8_e4m3fn if kernels.has_fp8_kv else dtype if codes is None else torch.uint8
         geometry = geometry_of(model, config, kv_dtype, codes.scale_bytes if codes else 0)
-        groups, make_pages = choose_pages(model.windows, config, None if streams else scheduler, target)
+        groups, make_pages = choose_pages(model.kv_windows, config, None if streams else scheduler, target)
         num_blocks = num_blocks_for(geometry, config.kv_pool_bytes, groups)
         key_unit = streams.key_unit(kernels, geometry, dtype) if streams else kernels.key_unit(geometry, dtype)
         # A team of threads that waits for cores stops the streams of other processes; one thread loads as well.  At
@@ -182,12 +183,13 @@ class TorchRunner(Runner):
         if streams:
             attention = streams.attention(kernels, pages, dtype, scales, scores)
         else:
-            attention = kernels.attention(pages, model.num_heads, model.windows, dtype, scales, scores)
+            attention = kernels.attention(pages, model.num_heads, model.kv_windows, dtype, scales, scores)
         ops, is_exact = kernels.ops, kernels.is_exact and streams is None
-        used = (attention, ops, linear, *decoder.rotaries)
+        states, delta = kernels.states(geometry, config.state_slots)
+        used = (attention, ops, linear, *decoder.rotaries, *delta)
         promised = promise(used, target, is_exact=is_exact)
         libraries = libraries_of(used, has_experts=decoder.has_experts)
-        names = (attention.name, ops.name, linear.kernel_name, *(rotary.name for rotary in decoder.rotaries))
+        names = (attention.name, ops.name, linear.kernel_name, *(part.name for part in (*decoder.rotaries, *delta)))
         names = (*names, *decoder.routing_names)
         need = read_need(config.model_folder(), config.quantization, keeps_codes=keeps)
         family, is_widened = linear.code_family, is_widened_by_switch(config.quantization, model)
@@ -209,6 +211,7 @@ class TorchRunner(Runner):
             embedding_size=model.hidden_size,
             num_host_blocks=host.num_slots,
             page_layout=pages.layout,
+            num_state_slots=config.state_slots if states else 0,
             window=model.max_window,
             num_sinks=config.streaming.attention_sinks,
             groups=groups,
@@ -218,7 +221,7 @@ class TorchRunner(Runner):
             token_operations=need.layer_operations,
             sampled_operations=need.output_operations,
             quantization=weights,
-            can_probe=_can_probe(config, target, promised, is_streaming=streams is not None),
+            can_probe=can_probe(config, target, promised, is_streaming=streams is not None),
         )
         linear.fix_threads()
         biases = reader.biases()
@@ -238,7 +241,7 @@ class TorchRunner(Runner):
         runner._num_threads = torch.get_num_threads()
         if linear.keeps_codes:
             runner._weights = ReloadableWeights(decoder, files, partial(open_reader, is_checked=True), linear)
-        runner.forward = make_forward(decoder, attention, kernels.library, config.kernels)
+        runner.forward = make_forward(decoder, attention, kernels.library, config.kernels, states)
         if info.can_probe:
             runner._known = KnownTokens(info, runner.forward, info.num_blocks, target)
             runner._sums = WeightSums({"model": decoder, "scores": getattr(attention, "scores", scores)})
@@ -357,7 +360,13 @@ class TorchRunner(Runner):
         with one_thread():
             self.pages.scatter(block_table, kv_range, payload)
 
-    # -- adapters ------------------------------------------------------------------------------------
+    def gather_state(self, slot: int, kv_range: KvRange) -> memoryview:
+        assert self.forward.states is not None, "this model has no states"
+        return self.forward.states.gather(slot, kv_range, self.info.geometry.num_layers)
+
+    def scatter_state(self, slot: int, kv_range: KvRange, payload: memoryview) -> None:
+        assert self.forward.states is not None, "this model has no states"
+        self.forward.states.scatter(slot, kv_range, self.info.geometry.num_layers, payload)
 
     @torch.inference_mode()
     def load_adapter(self, files: AdapterFiles, is_pinned: Callable[[str], bool] = lambda _: False) -> None:
@@ -383,8 +392,3 @@ def _take_sampled(handle: StepHandle, sampled: Sampled) -> None:
             tokens.errors.setdefault(seq_id, sampled.errors[row])
         if seq_id not in tokens.errors:
             tokens.tokens.append(SampledToken(seq_id, sampled.token_ids[row], sampled.logprobs.get(row)))
-
-
-def _can_probe(config: RunnerConfig, device: torch.device, promised: tuple[str, ...], *, is_streaming: bool) -> bool:
-    is_long_enough = config.max_model_len >= NUM_TOKENS
-    return device.type == "cpu" and promised != (BATCHED,) and is_long_enough and not is_streaming

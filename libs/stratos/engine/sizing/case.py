@@ -18,6 +18,8 @@ EXPECTED_RANK, LOADING_ADAPTERS = 16, 2
 CPU_LOGIT_COPIES, GPU_LOGIT_COPIES = 2, 4
 """Of a batch's logits in float32; on a GPU those that penalties change, the counts of tokens, and those that a filter
 sorts."""
+STATES_PER_PLACE, LEAST_STATE_SLOTS = 3, 8
+"""Slots for each place of the batch: two of the sequence, and a snapshot."""
 GRAPH_ROW_BYTES = 256 * 1024
 """Private memory of one set of captured decode steps, by rows of the largest one; the logits that all share come on
 top."""
@@ -71,6 +73,13 @@ class SizingCase:
         return self.config.gpu_memory_utilization if self.room.is_gpu else self.config.cpu_memory_share
 
     @property
+    def state_slots(self) -> int:
+        """Slots for recurrent states, where the model has some."""
+        if not self.need.state_elements:
+            return 0
+        return self.config.state_slots or max(LEAST_STATE_SLOTS, STATES_PER_PLACE * self.scheduler.max_batch_slots)
+
+    @property
     def held_bytes(self) -> int:
         """Memory of transports, and on a CPU of the host pool, which lies in the same memory."""
         return self.transport_bytes + (0 if self.room.is_gpu else self.config.host_pool_bytes)
@@ -88,6 +97,8 @@ class SizingCase:
         if self.draft is not None:
             weights = self.draft.weight_bytes(self.draft_dtype(dtype))
             parts["draft model and its KV"] = weights + self.draft_pool_bytes(dtype)
+        if self.state_slots:
+            parts["recurrent states"] = self.state_slots * need.state_bytes
         name = STAGING_RINGS if self.room.is_gpu else "staging and host pool"
         return parts | ({name: self.held_bytes} if self.held_bytes else {})
 

@@ -122,5 +122,6 @@ def fitted(config: RunnerConfig, plan: EnginePlan) -> RunnerConfig:
         "kv_pool_bytes": plan.kv_pool_bytes,
         "host_pool_bytes": plan.host_pool_bytes,
         "max_model_len": plan.max_model_len,
+        "state_slots": plan.state_slots or config.state_slots,
     }
     return replace(config, **sizes)  # type: ignore[arg-type]  # the plan's type is one of the setting's

@@ -69,11 +69,24 @@ class ModelNeed:
     """Heads of K and of V of one token, in all layers."""
     rank_elements: int = 0
     """Elements of an adapter of rank 1 on every linear layer."""
+    state_elements: int = 0
+    """Numbers, in float32, of the recurrent state of one sequence; 0: the model has none."""
+    num_state_layers: int = 0
     widened: tuple[str, ...] = ()
     """Types of blocks of a GGUF file that are floats in memory, and its embedding where that alone is."""
 
     def weight_bytes(self, dtype: str) -> int:
         return self.num_weights * DTYPE_BYTES[dtype] + self.code_bytes + self.table_bytes
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a slot for the recurrent state of one sequence."""
+        return self.state_elements * DTYPE_BYTES["float32"]
+
+    @property
+    def state_layer_bytes(self) -> int:
+        """Bytes of it in one layer."""
+        return self.state_bytes // max(1, self.num_state_layers)
 
     @property
     def float_bytes(self) -> int:
@@ -204,16 +217,18 @@ def need_of(model: DecoderConfig, num_stored: int, stored_dtype: str, *, has_own
         stored_dtype=stored_dtype,
         num_weights=num_stored + twice,
         table_bytes=2 * len(set(model.ropes)) * model.max_model_len * model.rotary_dim * TABLE_BYTES,
-        kv_elements=model.num_kv_sides * model.num_layers * model.kv_size,
-        kv_rows=model.num_kv_sides * model.num_layers * model.num_kv_heads,
+        kv_elements=model.num_kv_sides * len(model.kv_layers) * model.kv_size,
+        kv_rows=model.num_kv_sides * len(model.kv_layers) * model.num_kv_heads,
         max_model_len=model.max_model_len,
         vocab_size=model.vocab_size,
         widest=max(2 * model.intermediate_size, model.q_size + 2 * model.kv_size, model.hidden_size),
         has_window=model.max_window > 0,
         num_read=num_stored + twice - table,
+        num_state_layers=len(model.delta.layers) if model.delta else 0,
+        state_elements=len(model.delta.layers) * model.delta.state_size if model.delta else 0,
         layer_operations=layer_operations(model),
         output_operations=output_operations(model),
         rank_elements=0
-        if model.latent  # no adapters
+        if model.latent or model.delta  # no adapters
         else sum(sum(shape) for layer in range(model.num_layers) for shape in model.projection_shapes(layer).values()),
     )

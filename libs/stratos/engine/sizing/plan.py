@@ -55,6 +55,7 @@ class EnginePlan:
     kv_pool_bytes: int
     host_pool_bytes: int
     max_model_len: int
+    state_slots: int = 0
     choices: tuple[SizingChoice, ...]
 
 
@@ -93,10 +94,12 @@ def plan_engine(case: SizingCase) -> EnginePlan:
         kv_pool_bytes=pool,
         host_pool_bytes=host_pool,
         max_model_len=longest,
+        state_slots=case.state_slots,
         choices=(
             SizingChoice("dtype", dtype, why_dtype),
             SizingChoice("weights", size(need.weight_bytes(dtype)), _why_weights(need)),
             SizingChoice("KV pool", size(pool), f"{pool // token_bytes:,} tokens of {size(token_bytes)}; {why_pool}"),
+            *_state_choice(case),
             SizingChoice("host tier", size(host_pool) if host_pool else "off", why_host),
             *_adapter_choice(case, dtype, adapters),
             *_draft_choice(case, dtype),
@@ -146,6 +149,14 @@ def _draft_choice(case: SizingCase, dtype: str) -> tuple[SizingChoice, ...]:
         SizingChoice("draft model", weights, "read beside the model"),
         SizingChoice("KV of drafts", size(pool), why),
     )
+
+
+def _state_choice(case: SizingCase) -> tuple[SizingChoice, ...]:
+    if not case.state_slots:
+        return ()
+    one, why = case.need.state_bytes, "as set" if case.config.state_slots else "three for each place of the batch"
+    text = f"{case.state_slots} of {size(one)}; {why}: set state_slots"
+    return (SizingChoice("states", size(case.state_slots * one), text),)
 
 
 def _staging_choice(case: SizingCase) -> tuple[SizingChoice, ...]:

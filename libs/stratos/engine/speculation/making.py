@@ -60,12 +60,16 @@ def _obstacle(runner: Runner, config: SchedulerConfig) -> str:
         return "does not run on a GPU yet: its steps sample one token per row"
     if runner.info.is_streaming:
         return "cannot be combined with attention_window"
+    if runner.info.num_state_slots:
+        return "cannot be combined with layers that have a state: what they saw of a rejected draft stays in it"
     return "" if config.baseline.kv_cache else "needs the KV cache that this baseline is without"
 
 
 def check_draft(target: Runner, draft: Runner) -> None:
     """Raise ``InvalidCheckpoint`` for a draft model that has other tokens than the target, or is no smaller."""
     own, other = target.info, draft.info
+    if other.num_state_slots:
+        raise InvalidCheckpoint(f"the draft model {other.model_path} has layers with a state, which cannot draft")
     is_same = own.vocab_size == other.vocab_size
     if own.model_path is not None and other.model_path is not None:
         is_same = is_same and _vocabulary(own.model_path) == _vocabulary(other.model_path)

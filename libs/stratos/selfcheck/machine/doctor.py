@@ -80,8 +80,10 @@ def _plan(ask: WorkerAsk, machine: Machine, env: Mapping[str, str]) -> EnginePla
 
 def _staging(ask: WorkerAsk, plan: EnginePlan | str) -> StagingConfig:
     """Slots for the model, or the smallest where it does not fit or cannot be read: the memory check says so."""
-    token_bytes = 0 if isinstance(plan, str) else read_need(ask.model_path).token_bytes(plan.dtype)
-    return TransportConfig().staging.fitted(token_bytes)
+    if isinstance(plan, str):
+        return TransportConfig().staging.fitted(0)
+    need = read_need(ask.model_path)
+    return TransportConfig().staging.fitted(need.token_bytes(plan.dtype), need.state_layer_bytes)
 
 
 def _length(ask: WorkerAsk, plan: EnginePlan | str) -> list[Finding]:

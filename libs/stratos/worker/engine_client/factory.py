@@ -57,7 +57,8 @@ def drive_engine(engine: EngineCore, settings: WorkerSettings) -> ThreadEngine:
 def transports_of(settings: WorkerSettings, geometry: KvGeometry, *, device: str) -> dict[str, PortTransport]:
     """Transports of a data port in this process, with slots for KV of ``geometry``; ``device``: UUID of its GPU."""
     tls = None if settings.tls is None else TlsContexts(TlsFiles(settings.tls))
-    return port_transports(settings.transport.fitted(geometry.token_bytes), tls=tls, device=device)
+    transport = settings.transport.fitted(geometry.token_bytes, geometry.state_layer_bytes)
+    return port_transports(transport, tls=tls, device=device)
 
 
 def make_engine(settings: WorkerSettings) -> EngineCore:
@@ -132,18 +133,19 @@ def transport_bytes(settings: WorkerSettings) -> int:
     """Staging memory that lies in the memory of the device: rings on a GPU, slots in host memory on a CPU."""
     transport = settings.transport
     if not transport.staging.slot_bytes:
-        transport = transport.fitted(_token_bytes(settings.runner, is_gpu=settings.device == "cuda"))
+        transport = transport.fitted(*_wire_bytes(settings.runner, is_gpu=settings.device == "cuda"))
     if settings.device == "cuda":
         return planned_bytes(transport)
     staging = transport.staging
     return STAGING_PAIRS * staging.slots_per_pair * staging.slot_bytes
 
 
-def _token_bytes(config: RunnerConfig, *, is_gpu: bool) -> int:
+def _wire_bytes(config: RunnerConfig, *, is_gpu: bool) -> tuple[int, int]:
+    """Bytes of the KV of a token, and of the state of a layer."""
     is_kept = keeps_codes(config, is_gpu=is_gpu)
     need = read_need(config.model_folder(), config.quantization, keeps_codes=is_kept)
     dtype = need.stored_dtype if config.dtype == "auto" else config.dtype
-    return need.token_bytes(dtype, config.kv_dtype, has_scales=not is_gpu)
+    return need.token_bytes(dtype, config.kv_dtype, has_scales=not is_gpu), need.state_layer_bytes
 
 
 def _cuda_runner(settings: WorkerSettings) -> Runner:

@@ -45,7 +45,8 @@ def _check_facts(message: source_pb2.Capabilities) -> None:
 
 _CAPABILITIES = FlatCodec(Capabilities, source_pb2.Capabilities, check=_check_facts)
 """Facts of a peer; what it leaves out is unknown."""
-_GEOMETRY = FlatCodec(KvGeometry, common_pb2.KvGeometry, by_hand={"element_bytes", "num_sides", "scale_bytes"})
+_SIZES = {"element_bytes", "scale_bytes", "num_state_layers", "state_layer_bytes"}
+_GEOMETRY = FlatCodec(KvGeometry, common_pb2.KvGeometry, by_hand=_SIZES | {"num_sides"})
 _INTENT = FlatCodec(
     Intent,
     source_pb2.Intent,
@@ -53,7 +54,7 @@ _INTENT = FlatCodec(
         "identity": nested(IDENTITY),
         # sizes are not on the wire: they follow from ``kv_dtype`` and the model, which must be equal
         "geometry": FlatField(
-            encode=_GEOMETRY.to_pb, decode=lambda message: _GEOMETRY.from_pb(message, element_bytes=0, scale_bytes=0)
+            encode=_GEOMETRY.to_pb, decode=lambda message: _GEOMETRY.from_pb(message, **dict.fromkeys(_SIZES, 0))
         ),
         "receiver": nested(REF),
         "capabilities": nested(_CAPABILITIES),

@@ -22,7 +22,7 @@ from stratos.common.slow_peers import ReceiverSlow
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import PrefillJob
 from stratos.core.step_watch import PROGRESS_INTERVAL_S
-from stratos.kv_transfer.framing import digest_of, plan_frames
+from stratos.kv_transfer.framing import digest_of, plan_frames, plan_state_frames
 from stratos.kv_transfer.port.base import GatheredFrame
 from stratos.kv_transfer.port.sending import PortPair
 from stratos.kv_transfer.transfer import FrameHeader
@@ -229,6 +229,9 @@ class SourceLeg:
                 position = available
             elif job.is_done:
                 break  # a source that only sends what it has
+        if grant.num_skip_tokens < position == wanted:
+            for frame in plan_state_frames(wanted, geometry, grant.offer.slot_bytes):
+                await self._send_new(sender, frame)
         return computed_s
 
     # -- frames ------------------------------------------------------------------------------------

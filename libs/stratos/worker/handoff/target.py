@@ -73,7 +73,9 @@ class HandoffTarget:
                 raise Busy("no KV blocks are free on this worker")
             self._record.is_admitted = True
         skip = max(self.coverage.verified_tokens, self.reservation.num_skip_tokens)
-        self.coverage = Coverage(skip, self.reservation.num_tokens, self._context.engine.info.geometry.num_layers)
+        geometry = self._context.engine.info.geometry
+        num_tokens = self.reservation.num_tokens
+        self.coverage = Coverage(skip, num_tokens, geometry.num_layers, geometry.num_state_layers)
         return skip
 
     async def receive(self, port: DataPort, pair: str, header: FrameHeader, timeout_s: float) -> int:

@@ -37,6 +37,7 @@ from stratos.engine.contract.results import (
     PrefillEvent,
     PrefillEventKind,
     RequestStats,
+    StateStatus,
     StepResult,
     StepShares,
     TierPinStatus,
@@ -230,6 +231,7 @@ RECORDS: dict[str, list[object]] = {
             audits=AuditCounts(3, 1),
             cost_errors=CostErrors(0.1, 0.5),
             pins={"device": TierPinStatus(num_blocks=3, dropped={"quota": 1})},
+            states=StateStatus(num_slots=9, num_available=4, num_snapshots=2),
             load_ratios=(0.25, 0.5),
             disk=DiskTierStatus(
                 blocks=DiskLedger(**dict.fromkeys(names_of(DiskLedger), 2)),

@@ -1,7 +1,7 @@
 """Families of models as tables of options: one entry per architecture.
 
 Read in this order: ``family``, ``llama``, ``gemma``, ``phi``, ``olmo``, ``glm``, ``gpt_oss``,
-``deepseek``.
+``latent``, ``deepseek``, ``delta``, ``qwen3_5``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from stratos.engine.checkpoint.families.gpt_oss import GPT_OSS
 from stratos.engine.checkpoint.families.llama import LLAMA
 from stratos.engine.checkpoint.families.olmo import OLMO
 from stratos.engine.checkpoint.families.phi import PHI
+from stratos.engine.checkpoint.families.qwen3_5 import QWEN3_5
 
-FAMILIES: dict[str, Family] = {**LLAMA, **GEMMA, **PHI, **OLMO, **GLM, **GPT_OSS, **DEEPSEEK}
+FAMILIES: dict[str, Family] = {**LLAMA, **GEMMA, **PHI, **OLMO, **GLM, **GPT_OSS, **DEEPSEEK, **QWEN3_5}
 BODIES: dict[str, str] = {name.replace("ForCausalLM", "Model"): name for name in FAMILIES}
 """Architecture without an output layer -> the one with it; embedding models are saved as the former."""
 TEXT_PARTS: dict[str, str] = {
     "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
     "Mistral3ForConditionalGeneration": "MistralForCausalLM",
+    "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
 }
 """Architecture that sees images as well -> that of its text part, whose fields are its ``text_config``."""
 MODEL_TYPES: dict[str, str] = {
@@ -44,5 +46,6 @@ MODEL_TYPES: dict[str, str] = {
     "gpt_oss": "GptOssForCausalLM",
     "deepseek_v2": "DeepseekV2ForCausalLM",
     "deepseek_v3": "DeepseekV3ForCausalLM",
+    "qwen3_5_text": "Qwen3_5ForCausalLM",
 }
 """``model_type`` -> architecture, for a ``config.json`` without ``architectures``."""

@@ -106,6 +106,10 @@ class Family:
     """Rotation of the layers with a window, where ``rope_parameters`` has not both; "rope_theta" for the common one."""
     has_unrotated_layers: bool = False
     """``no_rope_layers`` names the layers that are rotated, else all but the last of ``no_rope_layer_interval``."""
+    has_delta_layers: bool = False
+    """Layers that ``layer_types`` calls linear attention are of the gated delta rule."""
+    has_output_gate: bool = False
+    """``q_proj`` holds, behind each head of q, a gate whose sigmoid scales that head's result."""
     experts: ExpertNames | None = None
     """How the checkpoint names its experts; ``None`` for a family without mixture-of-experts layers."""
     has_dense_layers: bool = False
@@ -122,6 +126,8 @@ class Family:
     """Scores of experts are sigmoids of their own, by groups of experts, and not a softmax over all of them."""
     unused_layers_field: str = ""
     """So many layers behind the last one draft tokens; their tensors are not read."""
+    drafting_prefix: str = ""
+    """Tensors whose names begin so draft tokens, and are not read."""
     always_norms_chosen: bool = False
     """Whether the weights of the chosen experts always sum to 1, regardless of ``norm_topk_prob``."""
     expert_size_field: str = "intermediate_size"
