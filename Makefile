@@ -161,7 +161,7 @@ images: ## Build the container images, and lists of what they hold into build/sb
 
 # What it takes, and what a cluster of kind gives it: docs/operations.md.
 e2e: $(DEV) ## Install the chart on the cluster of KUBECONFIG and try it (ONLY=short: minutes, one node; ONLY=2: one point)
-	@$(BIN)/python -m pytest -m e2e tests/e2e -s $(if $(ONLY),-k "$(if $(filter short,$(ONLY)),test_short,test_point_$(ONLY))") $(TESTS)
+	@$(BIN)/python -m $(if $(ONLY),pytest -m e2e tests/e2e -s -k "$(if $(filter short,$(ONLY)),test_short,test_point_$(ONLY)_)",tests.e2e.lanes) $(TESTS)
 
 clean: ## Remove .venv, caches and the data directory of `make run`
 	rm -rf $(VENV) $(NATIVE)/*.so .stratos .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

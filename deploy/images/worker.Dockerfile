@@ -42,11 +42,13 @@ COPY --from=kernels /src/stratos/engine/native/*.so /opt/stratos/lib/python3.11/
 # The root is mounted read-only: what a library wants to write goes to /tmp, an emptyDir.
 ENV PATH=/opt/stratos/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 ARG EXTRAS=worker
-# Triton compiles what starts a kernel at run time, with a C compiler and Python's headers.
+# Triton compiles what starts a kernel at run time, with a C compiler and Python's headers; a base whose Python is the
+# distribution's own has those in a package.
 RUN case ",${EXTRAS}," in *,gpu,*) \
-    apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/* && \
-    echo '#include <Python.h>' | gcc -x c -shared -fPIC -o /dev/null \
-    "-I$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')" - ;; esac
+    headers="$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')" && \
+    set -- gcc libc6-dev && { [ -e "$headers/Python.h" ] || set -- "$@" libpython3-dev; } && \
+    apt-get update && apt-get install -y --no-install-recommends "$@" && rm -rf /var/lib/apt/lists/* && \
+    gcc -fsyntax-only "-I$headers" -include Python.h -x c /dev/null ;; esac
 # Everything that both roles import is there, also what they import when they load a model.
 RUN python -c 'import stratos_decode_worker.__main__, stratos_prefill_worker.__main__, stratos.quality.expected'
 USER 10001:10001

@@ -19,15 +19,23 @@ from tests.support.kube.cluster.documented import run_documented
 from tests.support.kube.cluster.old_version import OldVersion, old_version
 from tests.support.kube.cluster.report import ClusterReport
 from tests.support.kube.cluster.settings import ClusterSettings
+from tests.support.kube.cluster.shared_volume import shared_volume
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 UPGRADED, SUPPLIED = "stratos-e2e-4-upgrade", "stratos-e2e-4-secrets"
+OLD_CLAIM = "stratos-objects"
+"""Every pod of the old version's workers mounts it, on whatever node."""
 OWN_CERTIFICATES = {"mtls": {"source": "secrets"}}
 
 
 @pytest.mark.usefixtures("images")
 def test_point_4_rolling_upgrade(cluster: ClusterSettings, report: ClusterReport, tmp_path: Path) -> None:
-    with old_version(cluster, tmp_path / "old") as old, disturbed_namespace(cluster, UPGRADED) as found:
+    tools = f"{cluster.repository}lora-registry:{cluster.tag}"
+    with (
+        old_version(cluster, tmp_path / "old") as old,
+        shared_volume(tools, UPGRADED, OLD_CLAIM),
+        disturbed_namespace(cluster, UPGRADED) as found,
+    ):
         _install_old(found, old)
         before = {pod for service in SERVICES for pod in found.pods_of(service)}
         with undisturbed(found, report, "an upgrade of every service") as (load, figures):

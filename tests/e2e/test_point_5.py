@@ -24,8 +24,9 @@ from tests.support.kube.cluster.settings import ClusterSettings
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 NAMESPACE = "stratos-e2e-5"
 NUM_CYCLES, NUM_AT_ONCE = 3, 16
+SCALE_DOWN_S, BEGINNING_S = 30, 300.0
 SCALED = (
-    "autoscaling.metricsApi.owner=release,autoscaling.scaleDownSeconds=60,decodeWorker.autoscaling.mode=hpa,"
+    f"autoscaling.metricsApi.owner=release,autoscaling.scaleDownSeconds={SCALE_DOWN_S},decodeWorker.autoscaling.mode=hpa,"
     "decodeWorker.autoscaling.maxReplicas=3,decodeWorker.autoscaling.queueDepth=2,"
     "decodeWorker.config.scheduler.maxNumSeqs=2,router.config.admission.maxWaitingPerWorker=0,"
     # Nothing is refused for its wait: all nodes may share a few cores.
@@ -35,7 +36,6 @@ SLEEPING = (
     "prefillWorker.autoscaling.mode=hpa,prefillWorker.autoscaling.minReplicas=0,decodeWorker.autoscaling.minReplicas=0,"
     "autoscaler.config.planner.idleS=20,gateway.config.http.sseKeepaliveS=2"
 )
-SCALE_DOWN_S, BEGINNING_S = 60, 300.0
 AT_REST = (
     f"autoscaling.metricsApi.owner=release,autoscaling.scaleDownSeconds={SCALE_DOWN_S},"
     "decodeWorker.autoscaling.mode=hpa,decodeWorker.autoscaling.maxReplicas=4,decodeWorker.config.engine=fake,"
@@ -110,14 +110,11 @@ def _cycle(release: Release, client: ClientPod, *, loses_leader: bool) -> dict[s
         wait_until("the pool grows", lambda: _size(release) > 1, 60)
         grown_s = time.monotonic() - start
         wait_until("the pool is as large as it may be", lambda: _size(release) == 3, 120)
-        sizes = []
-        for _ in range(30):
-            sizes.append(_size(release))
-            time.sleep(2)
-        assert set(sizes) == {3}, f"the load is constant, the pool is not: {sizes}"
+        sizes = {size for _, size in _watch_size(release, 2 * SCALE_DOWN_S)}
+        assert sizes == {3}, f"the load is constant, the pool is not: {sizes}"
         figures = load.figures()
     start = time.monotonic()
-    wait_until("the pool shrinks", lambda: _size(release) == 1, 400)
+    wait_until("the pool shrinks", lambda: _size(release) == 1, SCALE_DOWN_S + 60)
     lost = {"its autoscaler was killed": True} if loses_leader else {}
     times = {"grown after its first streams, s": grown_s, "small again after its end, s": time.monotonic() - start}
     return lost | times | figures

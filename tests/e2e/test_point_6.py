@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -36,9 +36,10 @@ NAMESPACE = "stratos-e2e-6"
 ADAPTER = "unit-tests"
 PLANNED = "decodeWorker.autoscaling.mode=planner,autoscaling.metricsApi.owner=release"
 VALUES = "tests/e2e/point_6.values.yaml"
-ARITHMETIC = "tests/e2e/point_6.arithmetic.values.yaml"
+ARITHMETIC, FLOODED = "tests/e2e/point_6.arithmetic.values.yaml", "tests/e2e/point_6.flooded.values.yaml"
 ALERTS: dict[str, Any] = yaml.safe_load((ROOT / "tests/e2e/point_6.alerts.yaml").read_text())
 KEPT_ON_SAFE_NODES = ("gateway", "router", "prefillWorker", "loraRegistry", "autoscaler", "redis", "objectStore")
+ALL = (*KEPT_ON_SAFE_NODES, "decodeWorker")
 WINDOW = "1m"
 RAISED_WITHIN_S, QUIET_S = 420.0, 45.0
 RESOLVED_WITHIN_S = 420.0
@@ -46,15 +47,20 @@ RESOLVED_WITHIN_S = 420.0
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Two releases, what watches both, and a pod that asks them."""
+    """Three releases, what watches all, and a pod that asks them. Workers of two of them compute by hand."""
 
     model: Release
     arithmetic: Release
+    flooded: Release
     watch: Monitoring
     client: ClientPod
     cluster: ClusterSettings
     lost_node: str
     crasher: Crasher
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        return self.model, self.arithmetic, self.flooded
 
     def faults(self, release: Release) -> Faults:
         return Faults(release, self.client, self.cluster, self.lost_node, self.crasher)
@@ -68,9 +74,13 @@ def watched(cluster: ClusterSettings, images: dict[str, float]) -> Iterator[Watc
     plan = NodePlan.of_cluster()
     image = provide_extra(cluster, "e2e-prometheus", "tests/e2e/prometheus.Dockerfile")
     with namespace(NAMESPACE) as kubectl:
-        model, arithmetic = Release("stratos", kubectl), Release("arithmetic", kubectl)
-        _install(model, cluster, plan.lost, "-f", VALUES, "--set", PLANNED)
-        _install(arithmetic, cluster, plan.lost, "-f", ARITHMETIC)
+        model, arithmetic, flooded = (Release(name, kubectl) for name in ("stratos", "arithmetic", "flooded"))
+        _install(model, cluster, placed(KEPT_ON_SAFE_NODES, plan.lost), "-f", VALUES, "--set", PLANNED)
+        by_hand = placed(ALL, plan.lost)
+        with ThreadPoolExecutor(2) as pool:
+            installing = pool.submit(_install, arithmetic, cluster, by_hand, "-f", ARITHMETIC)
+            _install(flooded, cluster, by_hand, "-f", ARITHMETIC, "-f", FLOODED)
+            installing.result()
         run_documented("register an adapter", cluster.documented_environment(NAMESPACE))
         files = {
             "prometheus.yaml": {
@@ -86,22 +96,25 @@ def watched(cluster: ClusterSettings, images: dict[str, float]) -> Iterator[Watc
             client_pod(kubectl, tools, avoid=[plan.lost]) as client,
             crashing(tools) as crasher,
         ):
-            yield Watched(model, arithmetic, watch_, client, cluster, plan.lost, crasher)
+            yield Watched(model, arithmetic, flooded, watch_, client, cluster, plan.lost, crasher)
 
 
-def _install(release: Release, cluster: ClusterSettings, lost: str, *flags: str) -> None:
-    """Nothing but decode workers goes to the node ``lost``."""
-    placed = {name: {"scheduling": {"affinity": avoiding(lost)}} for name in KEPT_ON_SAFE_NODES}
-    path = ROOT / "build" / "e2e" / f"{NAMESPACE}.values.json"
+def placed(components: Sequence[str], lost: str) -> dict[str, Any]:
+    """Values by which none of the components goes to the node ``lost``."""
+    return {name: {"scheduling": {"affinity": avoiding(lost)}} for name in components}
+
+
+def _install(release: Release, cluster: ClusterSettings, values: Mapping[str, Any], *flags: str) -> None:
+    path = ROOT / "build" / "e2e" / f"{NAMESPACE}.{release.name}.values.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(placed))
+    path.write_text(json.dumps(values))
     given = [*cluster.helm_arguments(), "-f", str(path), "--set", f"image.tag={cluster.tag}", *flags]
     release.helm("install", CHART, *given, "--wait", "--timeout", "10m")
 
 
 def test_point_6_scraped_and_shown(watched: Watched, report: ClusterReport) -> None:
     """Both kinds of discovery find every process with metrics; no panel is empty but those of what is not there."""
-    pods = [pod for release in (watched.model, watched.arithmetic) for pod in release.pods() if _has_metrics(pod)]
+    pods = [pod for release in watched.releases for pod in release.pods() if _has_metrics(pod)]
     num_up = watched.watch.num_up
     wait_until("every pod is found by the PodMonitors", lambda: num_up("podmonitor/.*") == len(pods), 120)
     wait_until("every pod is found by its annotations", lambda: num_up(ANNOTATED) == len(pods), 120)
@@ -161,33 +174,39 @@ def _empty_panels(watched: Watched) -> list[str]:
 def test_point_6_faults(watched: Watched, report: ClusterReport) -> None:
     """No stream fails and none has other tokens; each fault raises the alerts of the file and no other.
 
-    Most of it is waiting: the second release has its faults beside those of the first, but for the node that both lose.
+    Most of it is waiting: each release has its faults beside those of the others.
     """
     faults = watched.faults(watched.model)
     figures: dict[str, object] = {}
-    with ThreadPoolExecutor(1) as beside, streaming_load(watched.client, watched.model) as load:
-        of_capacity = beside.submit(_faults_of_capacity, watched)
+    with ThreadPoolExecutor(2) as beside, streaming_load(watched.client, watched.model) as load:
+        others = [beside.submit(faults_of, watched) for faults_of in (_faults_of_capacity, _faults_of_a_flood)]
         for name, fault in (
             ("a worker is killed", faults.killed_worker()),
             ("Redis is gone", faults.no_redis()),
-            ("a certificate is near its end", faults.short_certificates()),
+            ("a node is cut off", faults.cut_node()),
         ):
             figures |= _tried(watched, watched.model, name, fault)
-        capacity = of_capacity.result()
-        figures |= _tried(watched, watched.model, "a node is cut off", faults.cut_node())
         load.wait_streams()
         figures |= load.figures()
+    report.add("point 6: alerts of faults under load", has_passed=True, **figures)
+    by_hand = [other.result() for other in others]
+    report.add("point 6: alerts of capacity", has_passed=True, **by_hand[0], **by_hand[1])
     if report.path is not None:
         draw = [sys.executable, "-m", "scripts.docs.draw_dashboards", watched.watch.url, "--minutes", "15"]
-        about = "two releases on a cluster, under load and under faults, without a GPU"
+        about = "releases on a cluster, under load and under faults, without a GPU"
         run([*draw, "--out", str(report.path.with_name("e2e-dashboards")), "--about", about])
-    report.add("point 6: alerts of faults under load", has_passed=True, **figures)
-    capacity |= _tried(watched, watched.model, "the queue is full", faults.full_queue(), last=True)
-    report.add("point 6: alerts of capacity", has_passed=True, **capacity)
+
+
+def _faults_of_a_flood(watched: Watched) -> dict[str, object]:
+    """Its clients get what batches and queue hold, and 503: no plan refuses them."""
+    faults = watched.faults(watched.flooded)
+    certificates = faults.short_certificates()
+    figures = _tried(watched, watched.flooded, "a certificate is near its end", certificates)
+    return figures | _tried(watched, watched.flooded, "the queue is full", faults.full_queue(), last=True)
 
 
 def _faults_of_capacity(watched: Watched) -> dict[str, object]:
-    """Those of the release whose workers compute by hand."""
+    """What no queue feels: full pools, and workers that start again and again."""
     faults = watched.faults(watched.arithmetic)
     figures = _tried(watched, watched.arithmetic, "a KV pool is full", faults.full_pool())
     killed = faults.killed_again_and_again()

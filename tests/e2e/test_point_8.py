@@ -27,7 +27,7 @@ CHANGES: Object = {"router": {"replicas": 1}, "tools": {"resources": {"limits": 
 """A Deployment that is another, and the same jobs with another spec: they are other Jobs."""
 
 
-def test_a_manifest_is_applied_again_changed_and_pruned(
+def test_point_8_a_manifest_is_applied_again_changed_and_pruned(
     cluster: ClusterSettings, images: dict[str, float], report: ClusterReport
 ) -> None:
     committed = list(yaml.safe_load_all((FOLDER / "cpu.yaml").read_text()))

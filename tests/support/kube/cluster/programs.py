@@ -161,7 +161,9 @@ url, key, body, num_at_once, seconds = json.loads(sys.stdin.readline())
 async def ask(client, end, statuses):
     while time.monotonic() < end:
         try:
-            statuses[(await client.post(url, json=body)).status_code] += 1
+            answer = await client.post(url, json=body)
+            code = "" if answer.status_code in (200, 503) else f" {answer.json()['error']['code']}"
+            statuses[f"{answer.status_code}{code}"] += 1
         except httpx.HTTPError as error:
             statuses[type(error).__name__] += 1
         await asyncio.sleep(0.2)

@@ -34,6 +34,8 @@ class ClusterSettings:
     tag: str
     values: tuple[Path, ...]
     """More values files, for what is special about the cluster."""
+    has_images: bool = False
+    """Those of the product are on the nodes; what tests add to them is not."""
 
     @classmethod
     def from_environment(cls) -> ClusterSettings:
@@ -46,6 +48,7 @@ class ClusterSettings:
             registry=read("E2E_REGISTRY", ""),
             tag=read("E2E_TAG", "") or f"e2e-{commit()[:12]}",
             values=tuple(Path(path) for path in shlex.split(read("E2E_VALUES", ""))),
+            has_images=read("E2E_IMAGES", "") == "there",
         )
 
     @property
