@@ -8,7 +8,6 @@ where the other tokens of the batch are sent.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -63,7 +62,7 @@ class MixtureOfExperts:
 
     def _shared(self, mlp: GatedMlp, x: Tensor) -> Tensor:
         result = mlp(x)
-        return result if self.shared_gate is None else result * torch.sigmoid(self.shared_gate(x).float())
+        return result if self.shared_gate is None else result * mlp.ops.sigmoid(self.shared_gate(x).float())
 
     def _one_by_one(self, x: Tensor, pairs: Tensor, order: Tensor) -> Tensor:
         """Results of all pairs of a token and an expert, [pairs, hidden] sorted by expert."""
@@ -79,25 +78,4 @@ class MixtureOfExperts:
 
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Weights, float32, and indices of the chosen experts, best first: [tokens, num_chosen] each."""
-        logits = self.router(x).float()
-        scores = torch.sigmoid(logits) if self.routing.is_sigmoid else torch.softmax(logits, -1)
-        weights, chosen = self._best(scores)
-        if self.routing.norms_chosen:
-            weights = weights / weights.sum(-1, keepdim=True)
-        return weights if self.routing.scale == 1.0 else weights * self.routing.scale, chosen
-
-    def _best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores and indices of the chosen experts."""
-        key = scores if self.selection_bias is None else scores + self.selection_bias
-        if self.routing.num_groups > 1:
-            key = key.masked_fill(~self._in_best_groups(key), -math.inf)
-        chosen = torch.sort(key, dim=-1, descending=True, stable=True).indices[:, : self.num_chosen]
-        return scores.gather(1, chosen), chosen
-
-    def _in_best_groups(self, key: Tensor) -> Tensor:
-        """Whether each expert is of one of its token's best groups: bool [tokens, experts]."""
-        grouped = key.view(len(key), self.routing.num_groups, -1)
-        best = grouped.topk(2).values.sum(-1).sort(dim=-1, descending=True, stable=True).indices
-        is_best = torch.zeros(grouped.shape[:2], dtype=torch.bool, device=key.device)
-        is_best.scatter_(1, best[:, : self.routing.num_chosen_groups], True)
-        return is_best.unsqueeze(-1).expand_as(grouped).flatten(1)
+        return self.experts[0].ops.route(self.router(x).float(), self.routing, self.selection_bias)

@@ -186,7 +186,7 @@ class TorchRunner(Runner):
         ops, is_exact = kernels.ops, kernels.is_exact and streams is None
         used = (attention, ops, linear, *decoder.rotaries)
         promised = promise(used, target, is_exact=is_exact)
-        libraries = libraries_of(used, has_experts=decoder.has_experts)
+        libraries = libraries_of(used, ops.routing_libraries if decoder.has_experts else ())
         names = (attention.name, ops.name, linear.kernel_name, *(rotary.name for rotary in decoder.rotaries))
         need = read_need(config.model_folder(), config.quantization, keeps_codes=keeps)
         family, is_widened = linear.code_family, is_widened_by_switch(config.quantization, model)
