@@ -2,7 +2,8 @@
 
     python -m scripts.bench.ablation --dtype bfloat16 --out benchmarks/results/ablation-2core-cpu.json
 
-The model is a random Llama of 213 M parameters, written into a temporary folder with some adapters.  Each variant is
+The model is a random Llama of 213 M parameters, written into a temporary folder with some adapters; where experts are
+switched, a random Mixtral of 371 M.  Each variant is
 an engine in a process of its own; it waits while another one computes.  A figure is the best of --rounds, the gain is
 on against off.
 """
@@ -59,6 +60,8 @@ class Ablation:
     """Settings of both sides, where the default would hide the difference."""
     blocks: str = ""
     """Type of blocks of a GGUF file with the same weights, in place of the float model."""
+    shape: str = SHAPE
+    """Of the model; adapters are for the default one alone."""
 
 
 DENSE = ("decode-1", "decode-8", "prefill-1024")
@@ -128,6 +131,9 @@ OFF_ALONE = {
     ),
     "adapters in the whole step": Ablation(
         workloads=("adapters-8",), off=Settings(kernels={"whole_step_adapters": False})
+    ),
+    "experts in the whole step": Ablation(
+        workloads=("decode-1", "decode-8"), off=Settings(kernels={"whole_step_experts": False}), shape="experts-371m"
     ),
     "sorted adapters": Ablation(workloads=("adapters-8",), off=Settings(kernels={"sorted_adapters": False})),
 }
@@ -251,19 +257,24 @@ def with_blocks(model: Path, blocks: str) -> Path:
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """Every ablation that was named."""
     with tempfile.TemporaryDirectory() as folder:
-        model, adapters = Path(folder, "llama-213m"), Path(folder, "adapters")
-        write_model(SHAPE, model, TOKENIZER)
+        adapters, none = Path(folder, "adapters"), Path(folder, "no-adapters")
+        none.mkdir()
         for index in range(NUM_ADAPTERS):
             write_adapter(SHAPES[SHAPE], adapters / str(index), 8 << index % 2, index)
         results = {}
         for name in args.only:
-            own = with_blocks(model, blocks) if (blocks := ABLATIONS[name].blocks) else model
+            shape, blocks = ABLATIONS[name].shape, ABLATIONS[name].blocks
+            model = Path(folder, shape)
+            if not model.exists():
+                write_model(shape, model, TOKENIZER)
+            own = with_blocks(model, blocks) if blocks else model
             base = Settings(runner={"model_path": str(own), "dtype": args.dtype, "num_threads": args.threads, **BLOCKS})
-            results[name] = measure(ABLATIONS[name], base, adapters, args.rounds)
+            results[name] = measure(ABLATIONS[name], base, adapters if shape == SHAPE else none, args.rounds)
             show(f"measured {name}")
     return {
-        "model": "random Llama, 213 M parameters", "dtype": args.dtype, "threads": args.threads,
-        "rounds": args.rounds, "results": results, "table": table_of(results),
+        "model": "random Llama, 213 M parameters; with experts: random Mixtral, 371 M",
+        "dtype": args.dtype, "threads": args.threads, "rounds": args.rounds, "results": results,
+        "table": table_of(results),
     }  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def run_bench(text: str, measure: Callable[[argparse.Namespace], dict[str, Any]]
         flags: arguments beside ``--out``.
     """
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="JSON file of the results")
+    parser.add_argument("--out", type=Path, help="JSON file of the results; {cpu} in its name is this processor")
     for one in flags:
         parser.add_argument(*one.names, **one.options)
     args = parser.parse_args()
@@ -54,8 +54,18 @@ def run_bench(text: str, measure: Callable[[argparse.Namespace], dict[str, Any]]
     document = json.dumps({"environment": where, **body}, indent=2)
     print(summary or document)
     if args.out is not None:
-        args.out.write_text(document + "\n", encoding="utf-8")
+        out = args.out.with_name(args.out.name.replace("{cpu}", cpu_label(str(where["cpu"]))))
+        out.write_text(document + "\n", encoding="utf-8")
     return body
+
+
+def cpu_label(model: str) -> str:
+    """Name of a processor in names of files: its family, and the fastest instruction set of the kernels."""
+    from stratos.engine.native.isa import cpu_flags, supported_sets
+
+    family = next((name for name in ("epyc", "xeon", "ryzen", "core") if name in model.lower()), "cpu")
+    sets = [isa.name for isa in supported_sets(cpu_flags())]
+    return f"{family}-{sets[0].removeprefix('avx512-') if sets else 'torch'}"
 
 
 def environment() -> dict[str, Any]:

@@ -56,12 +56,14 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
         starts = [cold_start(data_dir) for _ in range(args.repeat)]
         with running_platform(*up, data_dir=data_dir) as platform:
             engine = LoneEngine(options, Path(data_dir))
+            computed_by = {
+                "platform": "a prefill worker" if options.prefill else "its worker",
+                "engine_alone": "itself",
+            }
+            settings = {side: {**engine.settings, "prompts_computed_by": by} for side, by in computed_by.items()}
+            show({"up": up, "settings": settings})
             rows = throughput(platform, engine, args.repeat)
             engine.close()
-    settings = {
-        "platform": {**engine.settings, "prompts_computed_by": "a prefill worker" if options.prefill else "its worker"},
-        "engine_alone": {**engine.settings, "prompts_computed_by": "itself"},
-    }
     return {
         "workload": f"{NUM_PROMPT} in / {NUM_OUTPUT} out, greedy", "up": up, "settings": settings,
         "cold_start": starts, "throughput": rows,

@@ -77,10 +77,13 @@ class KernelSwitches:
     """Weights and activations of 8 bits are multiplied by tiles where a step has some rows and the CPU has AMX; off
     multiplies them by vectors, with the same bits."""
     whole_step: bool = True
-    """A dense model's forward pass by one call of the C++ kernels; off is a call per operation."""
+    """A model's forward pass by one call of the C++ kernels; off is a call per operation."""
     whole_step_adapters: bool = True
     """Steps with adapters by that one call, too; off computes them operation by operation, with the same bits. Needs
     ``whole_step`` and ``sorted_adapters``."""
+    whole_step_experts: bool = True
+    """Models with experts by that one call, too; off computes them operation by operation, with the same bits. Needs
+    ``whole_step``."""
     packed_keys: bool = True
     """K lies in the KV pages as the C++ kernels read it, and a row of one token reads both K and V there; off keeps K
     as rows of heads, which every tile copies and turns round first."""

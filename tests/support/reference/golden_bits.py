@@ -23,6 +23,7 @@ from stratos.engine.attention.backend import RowSpan
 from stratos.engine.attention.native import NativePagedAttention
 from stratos.engine.attention.projections import QkNorm
 from stratos.engine.checkpoint.families.delta import DeltaConfig
+from stratos.engine.checkpoint.families.experts import Routing
 from stratos.engine.checkpoint.layer_weights import DeltaParts
 from stratos.engine.checkpoint.quantised_weight import NestedWeight, QuantisedWeight
 from stratos.engine.checkpoint.weight_schemes import LinearScheme
@@ -75,6 +76,15 @@ def _ops(library: NativeLibrary, dtype: torch.dtype) -> list[Tensor]:
     ops, (x, residual) = NativeOps(library, dtype), (numbers((5, 203), dtype, seed) for seed in (1, 2))
     weight, gate_up = numbers((203,), dtype, 3), numbers((5, 406), dtype, 4) * 20
     return [ops.rms_norm(x, weight, 1e-5), ops.add_rms_norm(x, residual, weight, 1e-5), residual, ops.silu_mul(gate_up)]
+
+
+def _routing(library: NativeLibrary, dtype: torch.dtype) -> list[Tensor]:
+    """Scores by a softmax and by sigmoids, of which groups are left out."""
+    ops, logits, bias = NativeOps(library, dtype), numbers((9, 48), torch.float32, 1), numbers((48,), torch.float32, 2)
+    softmax = Routing(num_chosen=5, norms_chosen=True)
+    sigmoid = Routing(num_chosen=5, norms_chosen=True, is_sigmoid=True, scale=2.5, num_groups=6, num_chosen_groups=2)
+    found = [*ops.route(logits, softmax), *ops.route(logits, sigmoid, bias)]
+    return [*found, ops.sigmoid(logits)]
 
 
 def _products(library: NativeLibrary, dtype: torch.dtype) -> list[Tensor]:
@@ -167,6 +177,7 @@ FAMILIES: dict[str, Callable[[NativeLibrary, torch.dtype], list[Tensor]]] = {
     "native-delta": _delta,
     "native-gguf-products": _k_quants,
     "native-ops": _ops,
+    "native-ops/routing": _routing,
     "native-products": _products,
     "native-quantised-products": _quantised,
     "native-quantised-products/blocks": _blocks,

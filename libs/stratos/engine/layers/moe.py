@@ -8,7 +8,6 @@ where the other tokens of the batch are sent.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,7 +17,6 @@ from torch import Tensor
 from stratos.engine.checkpoint.families.experts import Routing
 from stratos.engine.layers.linear import Linear
 from stratos.engine.layers.mlp import GatedMlp
-from stratos.engine.layers.ops import sigmoid
 from stratos.engine.revisions import revised
 
 
@@ -45,10 +43,10 @@ class MixtureOfExperts:
 
     @property
     def name(self) -> str:
-        """Part of the numerics id, where torch's own functions do not compute the routing."""
+        """Part of the numerics id, where neither torch's own functions nor the kernels compute the routing."""
         has_sum = self.routing.norms_chosen and self.num_chosen > 2
         is_own = self.routing.is_sigmoid or self.shared_gate is not None or has_sum
-        return revised("routing", "experts") if is_own else ""
+        return revised("routing", "experts") if is_own and self.experts[0].ops.routing_libraries else ""
 
     @property
     def all_mlps(self) -> tuple[GatedMlp, ...]:
@@ -72,7 +70,7 @@ class MixtureOfExperts:
 
     def _shared(self, mlp: GatedMlp, x: Tensor) -> Tensor:
         result = mlp(x)
-        return result if self.shared_gate is None else result * sigmoid(self.shared_gate(x).float())
+        return result if self.shared_gate is None else result * mlp.ops.sigmoid(self.shared_gate(x).float())
 
     def _one_by_one(self, x: Tensor, pairs: Tensor, order: Tensor) -> Tensor:
         """Results of all pairs of a token and an expert, [pairs, hidden] sorted by expert."""
@@ -88,33 +86,4 @@ class MixtureOfExperts:
 
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Weights, float32, and indices of the chosen experts, best first: [tokens, num_chosen] each."""
-        logits = self.router(x).float()
-        scores = sigmoid(logits) if self.routing.is_sigmoid else torch.softmax(logits, -1)
-        weights, chosen = self._best(scores)
-        if self.routing.norms_chosen:
-            weights = weights / _row_sums(weights)
-        return weights if self.routing.scale == 1.0 else weights * self.routing.scale, chosen
-
-    def _best(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores and indices of the chosen experts."""
-        key = scores if self.selection_bias is None else scores + self.selection_bias
-        if self.routing.num_groups > 1:
-            key = key.masked_fill(~self._in_best_groups(key), -math.inf)
-        chosen = torch.sort(key, dim=-1, descending=True, stable=True).indices[:, : self.num_chosen]
-        return scores.gather(1, chosen), chosen
-
-    def _in_best_groups(self, key: Tensor) -> Tensor:
-        """Whether each expert is of one of its token's best groups: bool [tokens, experts]."""
-        grouped = key.view(len(key), self.routing.num_groups, -1)
-        best = grouped.topk(self.routing.num_scoring).values.sum(-1).sort(dim=-1, descending=True, stable=True).indices
-        is_best = torch.zeros(grouped.shape[:2], dtype=torch.bool, device=key.device)
-        is_best.scatter_(1, best[:, : self.routing.num_chosen_groups], True)
-        return is_best.unsqueeze(-1).expand_as(grouped).flatten(1)
-
-
-def _row_sums(weights: Tensor) -> Tensor:
-    """Sums of rows [tokens, chosen], added in order: [tokens, 1]."""
-    total = weights[:, :1]
-    for rank in range(1, weights.shape[1]):
-        total = total + weights[:, rank : rank + 1]
-    return total
+        return self.experts[0].ops.route(self.router(x).float(), self.routing, self.selection_bias)

@@ -55,6 +55,11 @@ class NativeProduct:
         return self._library, self._packed, self._bias, self.argument, self._dtype, self._out_dtype
 
     @property
+    def is_float(self) -> bool:
+        """Results are float32 though rows may be of another type."""
+        return self._out_dtype is torch.float32
+
+    @property
     def resident_bytes(self) -> int:
         """Memory of the weight, its scales included."""
         return self._packed.nbytes

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stratos.engine.checkpoint.families.experts import Routing
 from stratos.engine.layers.ops import SILU_GATE, LayerOps, MlpGate
 from stratos.engine.native.library import NativeLibrary
-from stratos.engine.native.structures import ACTIVATION_CODES, DTYPE_CODES
+from stratos.engine.native.structures import ACTIVATION_CODES, DTYPE_CODES, RoutingOptions
 from stratos.engine.revisions import revised
 
 
@@ -18,7 +19,7 @@ class NativeOps(LayerOps):
     """One pass over memory per operation; float32 and bfloat16 on CPU, rows contiguous."""
 
     is_invariant_by_design = True
-    libraries = ()
+    libraries = routing_libraries = ()
 
     def __init__(self, library: NativeLibrary, dtype: torch.dtype) -> None:
         self.name = revised("native-ops", f"native-{library.isa}")
@@ -53,6 +54,23 @@ class NativeOps(LayerOps):
         )
         return out
 
+    def route(self, logits: Tensor, routing: Routing, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        (rows, num_experts), num_chosen = logits.shape, routing.num_chosen
+        options = ctypes.byref(routing_options(routing, num_experts, bias))
+        scores = logits.new_empty(rows, self.library.routing_floats(options))
+        weights, chosen = logits.new_empty(rows, num_chosen), logits.new_empty(rows, num_chosen, dtype=torch.int64)
+        self.library.route(
+            *(options, logits.contiguous().data_ptr(), scores.data_ptr(), weights.data_ptr(), chosen.data_ptr()),
+            *(rows, torch.get_num_threads()),
+        )
+        return weights, chosen
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        self.library.sigmoid(x.data_ptr(), out.data_ptr(), x.numel())
+        return out
+
     def greedy(self, logits: Tensor) -> tuple[list[int], list[bool]]:
         rows, size = logits.shape
         if self._num_best != rows:  # kept: to make tensors takes longer than to fill them
@@ -63,3 +81,18 @@ class NativeOps(LayerOps):
             *(rows, size, torch.get_num_threads()),
         )
         return tokens[:], is_finite[:]
+
+
+def routing_options(routing: Routing, num_experts: int, bias: Tensor | None) -> RoutingOptions:
+    """``routing`` as the kernels take it; ``bias`` float32 [experts] is kept by the caller."""
+    return RoutingOptions(
+        bias=None if bias is None else bias.data_ptr(),
+        num_experts=num_experts,
+        num_chosen=routing.num_chosen,
+        num_groups=routing.num_groups,
+        num_scoring=routing.num_scoring,
+        num_chosen_groups=routing.num_chosen_groups,
+        is_sigmoid=routing.is_sigmoid,
+        norms_chosen=routing.norms_chosen,
+        scale=routing.scale,
+    )

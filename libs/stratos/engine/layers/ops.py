@@ -7,6 +7,7 @@ norms and the write into the pages are one operation of the attention backend.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stratos.engine.checkpoint.families.experts import Routing
 from stratos.engine.checkpoint.families.family import Activation
 from stratos.engine.checkpoint.families.options import SWIGLU_SLOPE
 from stratos.engine.revisions import revised
@@ -43,6 +45,8 @@ class LayerOps(ABC):
     name: str
     libraries: tuple[str, ...] = ("torch",)
     """Same as ``AttentionBackend.libraries``."""
+    routing_libraries: tuple[str, ...] = ("torch",)
+    """Libraries that choose experts and weight them."""
     is_invariant_by_design = False
     """Same as ``AttentionBackend.is_invariant_by_design``."""
 
@@ -62,6 +66,28 @@ class LayerOps(ABC):
         """The halves of ``gate_up``, joined as ``gate`` says: [tokens, inner]."""
         return self.silu_mul(gate_up) if gate.activation == "silu" else joined_halves(gate_up, gate)
 
+    def route(self, logits: Tensor, routing: Routing, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Choose experts: float32 weights and indices, best first, [tokens, num_chosen] each.
+
+        Args:
+            logits: float32 [tokens, experts]; may be overwritten.
+            routing: how they are chosen; among equals the lowest index is.
+            bias: float32 [experts], on the scores by which experts are chosen and no weight is made.
+        """
+        scores = sigmoid(logits) if routing.is_sigmoid else torch.softmax(logits, -1)
+        key = scores if bias is None else scores + bias
+        if routing.num_groups > 1:
+            key = key.masked_fill(~_in_best_groups(key, routing), -math.inf)
+        chosen = torch.sort(key, dim=-1, descending=True, stable=True).indices[:, : routing.num_chosen]
+        weights = scores.gather(1, chosen)
+        if routing.norms_chosen:
+            weights = weights / _row_sums(weights)
+        return weights if routing.scale == 1.0 else weights * routing.scale, chosen
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        """Compute it of float32, element by element."""
+        return sigmoid(x)
+
     def greedy(self, logits: Tensor) -> tuple[list[int], list[bool]]:
         """The most likely token of each row, the lowest id among equals, and whether all logits of the row are finite.
 
@@ -72,6 +98,23 @@ class LayerOps(ABC):
             By row; the token of one that is not finite means nothing.
         """
         return logits.argmax(1).tolist(), torch.isfinite(logits.sum(1)).tolist()
+
+
+def _in_best_groups(key: Tensor, routing: Routing) -> Tensor:
+    """Whether each expert is of one of its token's best groups: bool [tokens, experts]."""
+    grouped = key.view(len(key), routing.num_groups, -1)
+    best = grouped.topk(routing.num_scoring).values.sum(-1).sort(dim=-1, descending=True, stable=True).indices
+    is_best = torch.zeros(grouped.shape[:2], dtype=torch.bool, device=key.device)
+    is_best.scatter_(1, best[:, : routing.num_chosen_groups], True)
+    return is_best.unsqueeze(-1).expand_as(grouped).flatten(1)
+
+
+def _row_sums(weights: Tensor) -> Tensor:
+    """Sums of rows [tokens, chosen], added in order: [tokens, 1]."""
+    total = weights[:, :1]
+    for rank in range(1, weights.shape[1]):
+        total = total + weights[:, rank : rank + 1]
+    return total
 
 
 class TorchOps(LayerOps):

@@ -113,13 +113,6 @@ static void sum_rows(LoopScope<typename UnitsOf<T>::type> &scope, const Linear *
     }
 }
 
-template <class T> static inline void store_sum(T *to, vec x, int count) { vstore(to, x, count); }
-#if defined(__AVX512BF16__)
-template <> inline void store_sum(bf16_t *to, vec x, int count) {  // denormals stay, as everywhere else where sums are added
-    _mm256_mask_storeu_epi16(to, first_lanes(count), narrow_by_integers(x));
-}
-#endif
-
 // out [rows][stride] += sums, which are rounded first.
 template <class T> static void add_sums(const float *sums, int64_t rows, int64_t columns, T *out, int64_t stride) {
     for (int64_t r = 0; r < rows; r++)

@@ -517,9 +517,6 @@ int64_t stratos_scratch_bytes(int64_t head_dim) { return Scratch::bytes(head_dim
 
 int64_t stratos_step_bytes(void) { return sizeof(Step); }
 
-// Digest of the sources that this library was built from.
-const char *stratos_sources(void) { return STRATOS_SOURCES; }
-
 void stratos_plan(Step *s) {
     int64_t group = s->num_heads / s->kv_heads, total = s->num_tokens * s->num_heads, count = 0;
     // Items small enough for every thread to get several, large enough to pay for packing.

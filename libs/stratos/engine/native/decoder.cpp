@@ -1,4 +1,4 @@
-// The whole forward pass of a dense decoder in one call and one parallel region: embedding, layers, logits.
+// The whole forward pass of a decoder in one call and one parallel region: embedding, layers, logits.
 //
 // The order of operations and every buffer's type are those of models/decoder.py over the same kernels, so both give the
 // same bits.  Nothing returns to Python between two layers: a thread of Python that has given its lock away for one
@@ -8,6 +8,7 @@
 
 #include "adapters.h"
 #include "attention.h"
+#include "experts.h"
 #include "gemm.h"
 #include "region.h"
 
@@ -17,6 +18,7 @@ struct Layer {  // mirrored by native/structures.py
     const void *before_attention, *after_attention, *before_mlp, *after_mlp;  // norms; null where there is none
     const void *qk_norm, *whole_q_norm, *whole_k_norm;
     Linear qkv, output, gate_up, down;
+    const Experts *experts;  // null where gate_up and down are the layer's own
     int64_t window, rope;
     int64_t column, place;  // of the layer's pages: which of the steps, and the layer in them
 };
@@ -38,6 +40,7 @@ struct Pass {  // mirrored by native/structures.py
     float *logits;                                   // [num_sampled, columns of the head]
     uint8_t *is_finite;                              // [tokens]
     const StepAdapters *adapters;                    // null where no row has one
+    ExpertRows experts;                              // of the widest layer that has some
     int64_t num_sampled, threads, num_steps;
 };
 
@@ -102,6 +105,18 @@ static void region_fused(const Model *m, const Pass *p, int64_t index, Fused fus
     if (p->adapters) region_expand((int)m->dtype, p->adapters, place, out, l->stride);
 }
 
+// The second half of a layer; adapters lie on a dense one alone.
+static void region_mlp(const Model *m, const Pass *p, int64_t index, const void *x) {
+    const Layer *l = m->layers + index;
+    const int64_t rows = p->step->num_tokens;
+    const int dtype = (int)m->dtype, activation = (int)m->activation;
+    if (l->experts)
+        return region_experts(dtype, activation, m->activation_limit, l->experts, &p->experts, x, p->wide, p->narrow, p->x, rows);
+    region_fused(m, p, index, GATE_UP, &l->gate_up, x, p->wide);
+    region_gated(dtype, activation, m->activation_limit, p->wide, p->narrow, rows, m->inner);
+    region_fused(m, p, index, DOWN, &l->down, p->narrow, p->x);
+}
+
 static void region_layer(const Model *m, const Pass *p, int64_t index) {
     const Layer *l = m->layers + index;
     const int64_t rows = p->step->num_tokens;
@@ -113,9 +128,7 @@ static void region_layer(const Model *m, const Pass *p, int64_t index) {
     region_attention(&step, l->place, l->window, p->wide, p->narrow, l->qk_norm);
     region_fused(m, p, index, OUTPUT, &l->output, p->narrow, p->x);
     region_result(m, p, l->after_attention);
-    region_fused(m, p, index, GATE_UP, &l->gate_up, region_input(m, p, l->before_mlp, true), p->wide);
-    region_gated((int)m->dtype, (int)m->activation, m->activation_limit, p->wide, p->narrow, rows, m->inner);
-    region_fused(m, p, index, DOWN, &l->down, p->narrow, p->x);
+    region_mlp(m, p, index, region_input(m, p, l->before_mlp, true));
     region_result(m, p, l->after_mlp);
 }
 
@@ -128,15 +141,26 @@ static void region_logits(const Model *m, const Pass *p) {
     region_linear((int)m->dtype, &m->head, p->x, p->logits, p->num_sampled, true);
 }
 
+static int64_t weights_of(const Linear *l) { return l->stride * l->k; }
+
+static int64_t expert_weights(const Experts *e) {  // that a row is multiplied with
+    return weights_of(&e->router) + weights_of(&e->shared_gate_up) + weights_of(&e->shared_down) +
+           e->routing.num_chosen * (weights_of(&e->experts->gate_up) + weights_of(&e->experts->down));
+}
+
 static int64_t products(const Model *m, const Pass *p) {
-    const Layer *l = m->layers;
-    int64_t weights = l->qkv.stride * l->qkv.k + l->output.stride * l->output.k + l->gate_up.stride * l->gate_up.k + l->down.stride * l->down.k;
-    return m->num_layers * weights * p->step->num_tokens + m->head.stride * m->head.k * p->num_sampled;
+    int64_t weights = 0;
+    for (const Layer *l = m->layers; l < m->layers + m->num_layers; l++)
+        weights += weights_of(&l->qkv) + weights_of(&l->output) +
+                   (l->experts ? expert_weights(l->experts) : weights_of(&l->gate_up) + weights_of(&l->down));
+    return weights * p->step->num_tokens + weights_of(&m->head) * p->num_sampled;
 }
 
 extern "C" {
 
-int64_t stratos_pass_bytes(void) { return sizeof(Layer) + sizeof(Model) + sizeof(Pass) + sizeof(AdapterPart) + sizeof(StepAdapters); }
+int64_t stratos_pass_bytes(void) {
+    return sizeof(Layer) + sizeof(Model) + sizeof(Pass) + sizeof(AdapterPart) + sizeof(StepAdapters) + sizeof(Mlp) + sizeof(Experts);
+}
 
 // Plans the step, runs all layers and writes KV.  residual gets the hidden states before the last norm.
 void stratos_forward(const Model *m, Pass *p) {

@@ -36,6 +36,25 @@ void region_linear(int dtype, const Linear *l, const void *x, void *out, int64_t
     for (char *to = (char *)out; l; to += l->n * element, l = l->next) region_part(dtype, l, x, to, rows, is_float);
 }
 
+template <class T> static void multiply_few(const Linear *l, int64_t panel, const T *x, T *out, int64_t rows) {
+    multiply_panel(l, panel, x, out, rows);
+}
+
+#if defined(STRATOS_TILE_ORDER)
+static void multiply_few(const Linear *l, int64_t panel, const bf16_t *x, bf16_t *out, int64_t rows) {
+    multiply_tile_panel(l, panel, Rows{(const float *)x, l->k / 2, TileUnits::STEP, TILE_ROWS * l->k / 2}, out, rows, false);
+}
+static bool takes_units(int dtype, int64_t k) { return dtype != 1 || k % (2 * TileUnits::STEP) == 0; }
+#else
+static bool takes_units(int, int64_t) { return true; }
+#endif
+
+bool takes_few_rows(int dtype, const Linear *l) { return l->scheme == FLOATS && !l->next && takes_units(dtype, l->k); }
+
+void few_rows_product(int dtype, const Linear *l, int64_t panel, const void *x, void *out, int64_t rows) {
+    DISPATCH(dtype, multiply_few(l, panel, (const T *)x, (T *)out, rows));
+}
+
 extern "C" {
 
 int64_t stratos_packed_bytes(int dtype, int64_t n, int64_t k) {

@@ -16,6 +16,7 @@ from stratos.engine.native.structures import (
     ForwardPass,
     LinearWeight,
     ModelWeights,
+    RoutingOptions,
     SampleRow,
 )
 
@@ -35,6 +36,9 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         [c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_float, c_int],
     ),
     "stratos_gated": (None, [c_int, c_int, c_float, c_void_p, c_void_p, c_int64, c_int64, c_int]),
+    "stratos_routing_floats": (c_int64, [POINTER(RoutingOptions)]),
+    "stratos_route": (None, [POINTER(RoutingOptions), c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int]),
+    "stratos_sigmoid": (None, [c_void_p, c_void_p, c_int64]),
     "stratos_pass_bytes": (c_int64, []),
     "stratos_forward": (None, [POINTER(ModelWeights), POINTER(ForwardPass)]),
     "stratos_packed_bytes": (c_int64, [c_int, c_int64, c_int64]),
@@ -79,6 +83,9 @@ class NativeLibrary:
     rms_norm: Any
     gated: Any
     argmax: Any
+    routing_floats: Any
+    route: Any
+    sigmoid: Any
     packs_keys: Any
     key_unit: Any
     scratch_bytes: Any

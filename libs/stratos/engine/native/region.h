@@ -49,5 +49,11 @@ void region_add_finite(int dtype, const void *x, void *residual, uint8_t *is_fin
 // out [rows, n] = x [rows, k] weight^T + bias; out is float where is_float.
 void region_linear(int dtype, const Linear *l, const void *x, void *out, int64_t rows, bool is_float);
 
+// Whether few_rows_product knows such a weight.
+bool takes_few_rows(int dtype, const Linear *l);
+
+// One panel of region_linear for at most 16 rows, by the calling thread alone.
+void few_rows_product(int dtype, const Linear *l, int64_t panel, const void *x, void *out, int64_t rows);
+
 // Norm, rotation and write of K and V, then attention, of one layer; rotates q in place.  window: 0 is none.
 void region_attention(const Step *s, int64_t layer, int64_t window, void *qkv, void *out, const void *norm);

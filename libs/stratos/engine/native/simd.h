@@ -192,7 +192,7 @@ static inline vec vfinite(vec x, float limit) {
 }
 
 static inline vec vexp2(vec x) {
-    vec bounded = vmax(x, vset(-126.0f));
+    vec bounded = vmax(vset(-126.0f), x);  // a NaN is the second operand's
     vec whole = _mm256_round_ps(bounded, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), f = vsub(bounded, whole);
     vec p = vfma(vset(1.5403530e-4f), f, vset(1.3333558e-3f));
     p = vfma(p, f, vset(9.6181291e-3f));
@@ -216,6 +216,14 @@ static inline vec vexp2_bounded(vec x) {
     x = vmax(vset(-126.0f), x);
     return vexp2(vsub(vset(0), vmax(vsub(vset(0), x), vset(-126.0f))));
 }
+
+// Denormals stay, where `vstore` of bf16 may lose them.
+template <class T> static inline void store_sum(T *to, vec x, int count) { vstore(to, x, count); }
+#if defined(__AVX512BF16__)
+template <> inline void store_sum(bf16_t *to, vec x, int count) {
+    _mm256_mask_storeu_epi16(to, first_lanes(count), narrow_by_integers(x));
+}
+#endif
 
 static inline vec vtanh(vec x) {
     return vsub(vset(1.0f), vdiv(vset(2.0f), vadd(vexp2_bounded(vmul(x, vset(2.88539008f))), vset(1.0f))));

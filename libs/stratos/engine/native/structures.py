@@ -51,6 +51,7 @@ class LayerWeights(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in NORMS),
         *((name, LinearWeight) for name in LINEARS),
+        ("experts", c_void_p),
         ("window", c_int64),
         ("rope", c_int64),
         ("column", c_int64),
@@ -70,6 +71,44 @@ class ModelWeights(ctypes.Structure):
     )
 
 
+class MlpArgument(ctypes.Structure):
+    """``Mlp`` of experts.h."""
+
+    _fields_ = (("gate_up", LinearWeight), ("down", LinearWeight))
+
+
+class RoutingOptions(ctypes.Structure):
+    """``Routing`` of experts.h."""
+
+    _fields_ = (
+        ("bias", c_void_p),
+        *((name, c_int64) for name in ("num_experts", "num_chosen", "num_groups", "num_scoring", "num_chosen_groups")),
+        *((name, c_int64) for name in ("is_sigmoid", "norms_chosen")),
+        ("scale", c_float),
+        ("unused", c_float),
+    )
+
+
+class ExpertsOfLayer(ctypes.Structure):
+    """``Experts`` of experts.h."""
+
+    _fields_ = (
+        ("experts", c_void_p),
+        *((name, LinearWeight) for name in ("router", "shared_gate_up", "shared_down", "shared_gate")),
+        ("routing", RoutingOptions),
+        ("is_router_float", c_int64),
+    )
+
+
+EXPERT_ROWS = ("logits", "inputs", "wide", "narrow", "shared", "gates", "scores", "weights", "chosen", "places")
+
+
+class ExpertRows(ctypes.Structure):
+    """``ExpertRows`` of experts.h."""
+
+    _fields_ = tuple((name, c_void_p) for name in (*EXPERT_ROWS, "begins", "active"))
+
+
 class ForwardPass(ctypes.Structure):
     """``Pass`` of decoder.cpp: the inputs, buffers and results of one step."""
 
@@ -77,6 +116,7 @@ class ForwardPass(ctypes.Structure):
         *((name, c_void_p) for name in ("step", "token_ids", "positions", "sampled")),
         *((name, c_void_p) for name in ("residual", "x", "wide", "narrow", "cos", "sin", "logits", "is_finite")),
         ("adapters", c_void_p),
+        ("experts", ExpertRows),
         ("num_sampled", c_int64),
         ("threads", c_int64),
         ("num_steps", c_int64),
@@ -150,6 +190,10 @@ class SampleRow(ctypes.Structure):
 
 
 SHARED_BYTES = sum(
-    ctypes.sizeof(structure) for structure in (LayerWeights, ModelWeights, ForwardPass, AdapterPart, AdaptersOfStep)
+    ctypes.sizeof(structure)
+    for structure in (
+        *(LayerWeights, ModelWeights, ForwardPass, AdapterPart, AdaptersOfStep),
+        *(MlpArgument, ExpertsOfLayer),
+    )
 )
 """Sum that ``stratos_pass_bytes`` must return."""

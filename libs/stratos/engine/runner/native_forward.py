@@ -1,15 +1,14 @@
-"""The forward pass of a dense model by one call of the C++ kernels (decoder.cpp).
+"""The forward pass of a model by one call of the C++ kernels (decoder.cpp).
 
 A step that returns to Python between operations gives Python's lock away some hundred times, and each time may wait
 milliseconds until another thread hands it back.  Here it is given away once.  The kernels and the bits are the same.
-Models with experts take the layered pass, as this one is not built for them.  While inputs are kept (``KeptInputs``)
-so are the arguments of the call, which point to them.
+While inputs are kept (``KeptInputs``) so are the arguments of the call, which point to them.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,25 +20,33 @@ from stratos.engine.attention.grouped import GroupedAttention
 from stratos.engine.attention.native import NativePagedAttention, NativeStep
 from stratos.engine.layers.linear import Linear
 from stratos.engine.layers.mlp import GatedMlp
+from stratos.engine.layers.moe import MixtureOfExperts
 from stratos.engine.layers.native_linear import NativeProduct
 from stratos.engine.layers.native_ops import NativeOps
 from stratos.engine.layers.rotary import RopeRows, RotaryTable, StreamingRotary
 from stratos.engine.lora.native import NativeAdapters
 from stratos.engine.memory.state_slots import StateSlots
 from stratos.engine.models.decoder import Decoder, DecoderLayer
+from stratos.engine.models.expert_arguments import ExpertArguments, argument_of
 from stratos.engine.native.library import NativeLibrary
 from stratos.engine.native.structures import (
     ACTIVATION_CODES,
     DTYPE_CODES,
     AttentionStep,
+    ExpertRows,
     ForwardPass,
     LayerWeights,
-    LinearWeight,
     ModelWeights,
 )
 from stratos.engine.runner.forward import Forward, ForwardResult, LayeredForward
 from stratos.engine.runner.step_inputs import StepInputs
 from stratos.engine.switches import KernelSwitches
+
+BUFFER_DTYPES = {
+    **dict.fromkeys(("cos", "sin", "scores", "weights"), torch.float32),
+    **dict.fromkeys(("chosen", "places"), torch.int64),
+}
+"""Of buffers that are not of the compute type."""
 
 
 def make_forward(
@@ -57,7 +64,9 @@ def make_forward(
     columns = [part for part in parts if isinstance(part, NativePagedAttention)]
     if not switches.whole_step or library is None or len(columns) < len(parts):
         return layered
-    linears = [linear for layer in decoder.layers for linear in _linears(layer)]
+    if decoder.has_experts and not switches.whole_step_experts:
+        return layered
+    linears = [linear for layer in decoder.layers for linear in _products(layer)]
     if decoder.lm_head is not None:
         linears.append(decoder.lm_head)
     if not isinstance(decoder.ops, NativeOps) or not all(isinstance(linear, NativeProduct) for linear in linears):
@@ -66,17 +75,16 @@ def make_forward(
     return NativeForward(library, decoder, columns, layered, groups, takes_adapters=switches.whole_step_adapters)
 
 
-def _linears(layer: DecoderLayer) -> list[Linear | None]:
-    if not isinstance(layer.mlp, GatedMlp):
-        return [None]
-    return [layer.qkv, layer.output, layer.mlp.gate_up, layer.mlp.down]
-
-
-def _argument(linear: Linear | None) -> LinearWeight:
-    if linear is None:
-        return LinearWeight()
-    assert isinstance(linear, NativeProduct)
-    return linear.argument
+def _products(layer: DecoderLayer) -> Iterator[Linear]:
+    """All products of a layer."""
+    yield from (layer.qkv, layer.output)
+    mixture = layer.mlp if isinstance(layer.mlp, MixtureOfExperts) else None
+    for mlp in (layer.mlp,) if isinstance(layer.mlp, GatedMlp) else layer.mlp.all_mlps:
+        yield from (mlp.gate_up, mlp.down)
+    if mixture is not None:
+        yield mixture.router
+        if mixture.shared_gate is not None:
+            yield mixture.shared_gate
 
 
 @dataclass(slots=True)
@@ -105,7 +113,7 @@ class _LaidOut:
 
 
 class NativeForward(Forward):
-    """Every linear layer is a ``NativeProduct``, every MLP dense; use ``make_forward``.
+    """Every linear layer is a ``NativeProduct``; use ``make_forward``.
 
     Args:
         library: the compiled kernels.
@@ -134,15 +142,19 @@ class NativeForward(Forward):
         dtype = decoder.embedding.dtype
         self._adapters = NativeAdapters(decoder.config.num_layers, dtype) if takes_adapters else None
         config, options, first = decoder.config, decoder.config.options, decoder.layers[0]
-        assert isinstance(first.mlp, GatedMlp)
+        self._experts = ExpertArguments(decoder)
         ropes = decoder.rotaries
         self._on_demand = ropes[0] if isinstance(ropes[0], StreamingRotary) else None
         self._tables = tuple((ctypes.c_void_p * len(ropes))() for _ in range(2))
         self._set_tables([rotary for rotary in ropes if isinstance(rotary, RotaryTable)])
-        inner = _argument(first.mlp.down).k
+        dense = [argument_of(layer.mlp.down).k for layer in decoder.layers if isinstance(layer.mlp, GatedMlp)]
+        inner = dense[0] if dense else 0
         self._layers = (LayerWeights * config.num_layers)(
             *(
-                _layer(layer, window, (0, index) if groups is None else groups.places[index])
+                _layer(
+                    *(layer, window, (0, index) if groups is None else groups.places[index]),
+                    self._experts.address(index),
+                )
                 for index, (layer, window) in enumerate(zip(decoder.layers, config.windows, strict=True))
             )
         )
@@ -152,7 +164,7 @@ class NativeForward(Forward):
             final_norm=decoder.final_norm.data_ptr(),
             cos=ctypes.addressof(self._tables[0]),
             sin=ctypes.addressof(self._tables[1]),
-            head=_argument(decoder.lm_head),
+            head=argument_of(decoder.lm_head),
             num_layers=config.num_layers,
             hidden=config.hidden_size,
             inner=inner,
@@ -165,8 +177,14 @@ class NativeForward(Forward):
             residual_scale=options.residual_scale,
             activation_limit=options.activation_limit,
         )
-        wide, narrow = max(_argument(first.qkv).stride, 2 * inner), max(_argument(first.output).k, inner)
-        self._buffers = _Buffers(config.hidden_size, wide, narrow, len(ropes) * config.head_dim, dtype)
+        widest = max(inner, self._experts.max_shared)
+        widths = {
+            **dict.fromkeys(("residual", "x"), config.hidden_size),
+            "wide": max(argument_of(first.qkv).stride, 2 * widest),
+            "narrow": max(argument_of(first.output).k, widest),
+            **dict.fromkeys(("cos", "sin"), len(ropes) * config.head_dim),
+        }
+        self._buffers = _Buffers(widths, self._experts, dtype)
         self._logits = np.empty((0, self._model.head.stride), dtype=np.float32)
         self._finishes_logits, self._laid = decoder.finishes_logits, None
 
@@ -234,8 +252,8 @@ class NativeForward(Forward):
             self._tables[0][index], self._tables[1][index] = rope.cos.data_ptr(), rope.sin.data_ptr()
 
 
-def _layer(layer: DecoderLayer, window: int | None, place: tuple[int, int]) -> LayerWeights:
-    qkv, output, gate_up, down = _linears(layer)
+def _layer(layer: DecoderLayer, window: int | None, place: tuple[int, int], experts: int | None) -> LayerWeights:
+    mlp = layer.mlp if isinstance(layer.mlp, GatedMlp) else None
     whole = layer.whole_qk_norm or (None, None)
     return LayerWeights(
         before_attention=_address(layer.before_attention),
@@ -245,10 +263,11 @@ def _layer(layer: DecoderLayer, window: int | None, place: tuple[int, int]) -> L
         qk_norm=None if layer.qk_norm is None else layer.qk_norm.weight.data_ptr(),
         whole_q_norm=_address(whole[0]),
         whole_k_norm=_address(whole[1]),
-        qkv=_argument(qkv),
-        output=_argument(output),
-        gate_up=_argument(gate_up),
-        down=_argument(down),
+        qkv=argument_of(layer.qkv),
+        output=argument_of(layer.output),
+        gate_up=argument_of(mlp and mlp.gate_up),
+        down=argument_of(mlp and mlp.down),
+        experts=experts,
         window=window or 0,
         rope=layer.rope,
         column=place[0],
@@ -261,14 +280,22 @@ def _address(tensor: Tensor | None) -> int | None:
 
 
 class _Buffers:
-    """Activations of a pass, as large as the largest step so far, and the arguments that point to them."""
+    """Activations of a pass, as large as the largest step so far, and the arguments that point to them.
 
-    def __init__(self, hidden: int, wide: int, narrow: int, rope: int, dtype: torch.dtype) -> None:
-        self._widths = {"residual": hidden, "x": hidden, "wide": wide, "narrow": narrow}
-        self._widths |= {"cos": rope, "sin": rope}
-        self._dtype, self._num_tokens = dtype, 0
+    Args:
+        widths: elements of a token, by the name of the buffer.
+        experts: of the model.
+        dtype: of activations.
+    """
+
+    def __init__(self, widths: dict[str, int], experts: ExpertArguments, dtype: torch.dtype) -> None:
+        self._of_experts = {name: width for name, width in experts.widths().items() if width}
+        self._widths, self._dtype, self._num_tokens = widths, dtype, 0
         self._tensors: dict[str, Tensor] = {}
+        self._experts: dict[str, Tensor] = {}
         self.arguments = ForwardPass()
+        for name in ("begins", "active"):
+            self._keep(self._experts, self.arguments.experts, name, torch.empty(experts.max_experts + 1).long())
 
     @property
     def residual(self) -> Tensor:
@@ -281,6 +308,14 @@ class _Buffers:
             return
         self._num_tokens = num_tokens
         for name, width in self._widths.items():
-            dtype = torch.float32 if name in ("cos", "sin") else self._dtype
-            self._tensors[name] = torch.empty(num_tokens, width, dtype=dtype)
-            setattr(self.arguments, name, self._tensors[name].data_ptr())
+            self._keep(self._tensors, self.arguments, name, self._rows(name, width))
+        for name, width in self._of_experts.items():
+            self._keep(self._experts, self.arguments.experts, name, self._rows(name, width))
+
+    def _rows(self, name: str, width: int) -> Tensor:
+        return torch.empty(self._num_tokens, width, dtype=BUFFER_DTYPES.get(name, self._dtype))
+
+    @staticmethod
+    def _keep(tensors: dict[str, Tensor], arguments: ForwardPass | ExpertRows, name: str, tensor: Tensor) -> None:
+        tensors[name] = tensor
+        setattr(arguments, name, tensor.data_ptr())

@@ -49,10 +49,9 @@ def promise(kernels: Sequence[Kernel], device: torch.device, *, is_exact: bool) 
     return ("exact", f"threads-{torch.get_num_threads()}") if device.type == "cpu" else ("exact",)
 
 
-def libraries_of(kernels: Sequence[Kernel], *, has_experts: bool) -> frozenset[str]:
-    """Libraries that compute a part of a layer; experts are chosen and added up by torch."""
-    own = frozenset(name for kernel in kernels for name in kernel.libraries)
-    return own | {"torch"} if has_experts else own
+def libraries_of(kernels: Sequence[Kernel], routing: Sequence[str] = ()) -> frozenset[str]:
+    """Libraries that compute a part of a layer; ``routing``: those that choose experts and weight them."""
+    return frozenset(name for kernel in kernels for name in kernel.libraries) | frozenset(routing)
 
 
 def numerics_id(device: torch.device, dtype: str, libraries: frozenset[str], *parts: str) -> str:

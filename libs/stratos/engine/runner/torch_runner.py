@@ -188,7 +188,7 @@ class TorchRunner(Runner):
         states, delta = kernels.states(geometry, config.state_slots)
         used = (attention, ops, linear, *decoder.rotaries, *delta)
         promised = promise(used, target, is_exact=is_exact)
-        libraries = libraries_of(used, has_experts=decoder.has_experts)
+        libraries = libraries_of(used, ops.routing_libraries if decoder.has_experts else ())
         names = (attention.name, ops.name, linear.kernel_name, *(part.name for part in (*decoder.rotaries, *delta)))
         names = (*names, *decoder.routing_names)
         need = read_need(config.model_folder(), config.quantization, keeps_codes=keeps)

@@ -1,4 +1,4 @@
-"""Llama checkpoints and adapters with random weights, for measurements where only the shape matters.
+"""Llama and Mixtral checkpoints and adapters with random weights, for measurements where only the shape matters.
 
 Same weights every time.  The tokenizer is that of the shipped model, whose vocabulary is a part of theirs.
 """
@@ -19,6 +19,16 @@ SHAPES: dict[str, dict[str, int]] = {
         "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 16, "num_attention_heads": 16,
         "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 32000, "max_position_embeddings": 4096,
     },
+    "experts-371m": {  # a token's experts have as many features as the MLP of llama-213m
+        "hidden_size": 1024, "intermediate_size": 352, "num_hidden_layers": 16, "num_attention_heads": 16,
+        "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 32000, "max_position_embeddings": 4096,
+        "num_local_experts": 16, "num_experts_per_tok": 8,
+    },
+    "experts-9m": {
+        "hidden_size": 256, "intermediate_size": 176, "num_hidden_layers": 6, "num_attention_heads": 8,
+        "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 4096, "max_position_embeddings": 4096,
+        "num_local_experts": 8, "num_experts_per_tok": 4,
+    },
     "draft-1m": {  # as the shipped draft, which it stands beside
         "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 3, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 4096, "max_position_embeddings": 4096,
@@ -28,18 +38,29 @@ STD = 0.02
 
 
 def config_json(shape: dict[str, int]) -> dict[str, Any]:
-    """The config of a Llama with tied embeddings."""
+    """The config of a Llama, or of a Mixtral where there are experts, with tied embeddings."""
+    name = "Mixtral" if "num_local_experts" in shape else "Llama"
     return {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16", "hidden_act": "silu",
+        "architectures": [f"{name}ForCausalLM"], "model_type": name.lower(), "dtype": "bfloat16", "hidden_act": "silu",
         "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 0,
         "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, **shape,
     }  # fmt: skip
 
 
+def _mlp(shape: dict[str, int]) -> dict[str, tuple[int, int]]:
+    up, down = (shape["intermediate_size"], shape["hidden_size"]), (shape["hidden_size"], shape["intermediate_size"])
+    if (num_experts := shape.get("num_local_experts", 0)) == 0:
+        return {"mlp.gate_proj": up, "mlp.up_proj": up, "mlp.down_proj": down}
+    sizes = {"w1": up, "w3": up, "w2": down}
+    experts = {f"experts.{e}.{name}": size for e in range(num_experts) for name, size in sizes.items()}
+    block = {"gate": (num_experts, shape["hidden_size"]), **experts}
+    return {f"block_sparse_moe.{name}": size for name, size in block.items()}
+
+
 def tensors(shape: dict[str, int]) -> dict[str, torch.Tensor]:
     """All weights by their checkpoint names, bfloat16."""
     generator = torch.Generator().manual_seed(0)
-    hidden, inner, head = shape["hidden_size"], shape["intermediate_size"], shape["head_dim"]
+    hidden, head = shape["hidden_size"], shape["head_dim"]
     heads, kv_heads = shape["num_attention_heads"] * head, shape["num_key_value_heads"] * head
 
     def random(*size: int) -> torch.Tensor:
@@ -51,8 +72,7 @@ def tensors(shape: dict[str, int]) -> dict[str, torch.Tensor]:
         sizes = {
             "self_attn.q_proj": (heads, hidden), "self_attn.k_proj": (kv_heads, hidden),
             "self_attn.v_proj": (kv_heads, hidden), "self_attn.o_proj": (hidden, heads),
-            "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden), "mlp.down_proj": (hidden, inner),
-        }  # fmt: skip
+        } | _mlp(shape)  # fmt: skip
         weights |= {f"{prefix}{name}.weight": random(*size) for name, size in sizes.items()}
         for norm in ("input_layernorm", "post_attention_layernorm"):
             weights[f"{prefix}{norm}.weight"] = torch.ones(hidden, dtype=torch.bfloat16)

@@ -16,6 +16,7 @@ from stratos.core.kv import KvGeometry
 from stratos.engine.contract.runner import Runner
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeRunner
+from stratos.engine.native.looks import bounded_looks
 from stratos.engine.settings import RunnerConfig
 from stratos.engine.sizing.device import device_choices, keeps_codes, kernels_choice
 from stratos.engine.sizing.fit import draft_config, fitted
@@ -32,11 +33,11 @@ from stratos.worker.settings import WorkerSettings
 
 STAGING_PAIRS = 4
 """Sources that send at once, as far as memory is planned: staging grows with them."""
-SPINS = ("GOMP_SPINCOUNT", "10000")
-"""How often a thread of a team looks for the others before it sleeps.
+SPINS = "GOMP_SPINCOUNT"
+"""Says how often a thread of a team looks for the others before it sleeps.
 
-GNU's runtime looks 300,000 times, which is milliseconds.  Where something else wants the cores, a thread that looks for
-one that has none keeps a core from it: decode steps took up to six times as long as with 10,000.
+GNU's run-time looks 300,000 times, which is milliseconds.  Where something else wants the cores, a thread that looks
+for one that has none keeps a core from it: decode steps took up to six times as long as with 10,000.
 """
 _log = logging.getLogger(__name__)
 
@@ -90,8 +91,8 @@ def _draft_runner(settings: WorkerSettings, target: Runner) -> Runner | None:
 def _torch_runner(settings: WorkerSettings) -> Runner:
     config = settings.engine_runner
     read_json(config.model_folder() / "config.json")  # a wrong path is reported before torch takes its seconds to load
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault(*SPINS)  # OpenMP reads it as torch loads it
+    if not os.environ.keys() & {"OMP_WAIT_POLICY", SPINS}:
+        os.environ[SPINS] = str(bounded_looks())  # OpenMP reads it as torch loads it
     if settings.device == "cuda" and not config.streaming.is_on:
         return _cuda_runner(settings)
     with _without_collections():

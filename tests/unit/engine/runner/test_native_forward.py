@@ -20,12 +20,12 @@ from tests.support.reference.native_kernels import NATIVE_SETS
 from tests.support.reference.tiny_models import FAMILIES, SHAPES, save_tiny
 from tests.support.worlds.plan_driver import Driver, load_runner
 
-EXPERTS = ("Mixtral", "Qwen2Moe", "Qwen3Moe", "Glm4Moe", "GptOss", "DeepseekV2", "DeepseekV3")
-DENSE = {name: case for name, case in FAMILIES.items() if case[0] not in EXPERTS}
-DENSE |= {name: ("Llama", changes) for name, changes in SHAPES.items()}
+OPERATION_BY_OPERATION = ("DeepseekV2", "DeepseekV3", "Qwen3_5")
+MODELS = {name: case for name, case in FAMILIES.items() if case[0] not in OPERATION_BY_OPERATION}
+MODELS |= {name: ("Llama", changes) for name, changes in SHAPES.items()}
 DTYPES = ("float32", "bfloat16", "float16")
 CASES = thinned(
-    itertools.product(DENSE, DTYPES), [(family, DTYPES[index % len(DTYPES)]) for index, family in enumerate(DENSE)]
+    itertools.product(MODELS, DTYPES), [(family, DTYPES[index % len(DTYPES)]) for index, family in enumerate(MODELS)]
 )
 """By default each family in one type, and each type with a third of them."""
 PROMPTS = [[(i * 37 + 11 * k) % 97 for i in range(length)] for k, length in enumerate((41, 1, 16, 30))]
@@ -34,8 +34,8 @@ NUM_HANDOFFS = 2
 pytestmark = pytest.mark.skipif(not NATIVE_SETS, reason="written for AVX2 and AVX-512")
 
 
-def both(path: Path, dtype: str) -> tuple[TorchRunner, TorchRunner]:
-    runners = [load_runner(path, dtype=dtype, whole_step=is_whole) for is_whole in (True, False)]
+def both(path: Path, dtype: str, **settings: Any) -> tuple[TorchRunner, TorchRunner]:
+    runners = [load_runner(path, dtype=dtype, whole_step=is_whole, **settings) for is_whole in (True, False)]
     if not isinstance(runners[0].forward, NativeForward):
         pytest.skip("the kernels are not built")
     assert isinstance(runners[1].forward, LayeredForward)
@@ -44,7 +44,7 @@ def both(path: Path, dtype: str) -> tuple[TorchRunner, TorchRunner]:
 
 @pytest.mark.parametrize(("family", "dtype"), CASES)
 def test_one_call_and_many_give_the_same_bits(tmp_path: Path, family: str, dtype: str) -> None:
-    prefix, changes = DENSE[family]
+    prefix, changes = MODELS[family]
     save_tiny(tmp_path, prefix, **changes)
     whole, layered = both(tmp_path, dtype)
     assert whole.info.identity.numerics_id == layered.info.identity.numerics_id
@@ -55,10 +55,21 @@ def test_one_call_and_many_give_the_same_bits(tmp_path: Path, family: str, dtype
     assert traces[0] == traces[1]
 
 
-def test_models_with_experts_take_the_layered_pass(tmp_path: Path) -> None:
+def test_experts_take_the_layered_pass_where_the_switch_is_off(tmp_path: Path) -> None:
     prefix, changes = FAMILIES["mixtral"]
     save_tiny(tmp_path, prefix, **changes)
-    assert isinstance(load_runner(tmp_path).forward, LayeredForward)
+    assert isinstance(load_runner(tmp_path, whole_step_experts=False).forward, LayeredForward)
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_experts_with_few_rows_and_with_many_have_the_same_bits(tmp_path: Path, num_threads: int) -> None:
+    save_tiny(tmp_path, "Mixtral", num_local_experts=3, num_experts_per_tok=2, hidden_size=64, intermediate_size=160)
+    whole, layered = both(tmp_path, "bfloat16", num_threads=num_threads)
+    traces = []
+    for runner, chunk in ((whole, 1 << 20), (whole, 3), (layered, 1 << 20)):  # 88 rows at once, or 12
+        driver = Driver(runner)
+        traces.append(generated(driver, [driver.stream(prompt) for prompt in PROMPTS], chunk))
+    assert traces[0] == traces[1] == traces[2]
 
 
 class Counter(TorchDispatchMode):
@@ -82,7 +93,7 @@ class Counter(TorchDispatchMode):
 
 def handoffs_of_a_decode_step(path: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> int:
     counter, library = Counter(), load_native()
-    for name in ("plan", "attention", "rms_norm", "gated", "linear", "argmax", "forward"):
+    for name in ("plan", "attention", "rms_norm", "gated", "linear", "argmax", "forward", "route", "sigmoid"):
         monkeypatch.setattr(library, name, counter.counting(getattr(library, name)))
     monkeypatch.setattr("stratos.engine.runner.kernels.load_native", lambda name: library)
     driver = Driver(load_runner(path, **settings))
@@ -94,8 +105,11 @@ def handoffs_of_a_decode_step(path: Path, monkeypatch: pytest.MonkeyPatch, **set
     return counter.count
 
 
-def test_a_decode_step_gives_the_lock_away_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_tiny(tmp_path, num_hidden_layers=8)
+@pytest.mark.parametrize(("prefix", "changes"), [("Llama", {}), ("Mixtral", {"num_local_experts": 4})])
+def test_a_decode_step_gives_the_lock_away_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str, changes: dict[str, Any]
+) -> None:
+    save_tiny(tmp_path, prefix, num_hidden_layers=8, **changes)
     both(tmp_path, "float32")
     assert handoffs_of_a_decode_step(tmp_path, monkeypatch) == NUM_HANDOFFS
     assert handoffs_of_a_decode_step(tmp_path, monkeypatch, whole_step=False) > 50 * NUM_HANDOFFS
