@@ -44,19 +44,23 @@ class OneSlotPerTurn(Leaser):
         super().__init__(_OneSlot(leases), clock, config)
 
 
+NAMED_AFTER = 4
+"""Turns after which a limiter names a limit."""
+
+
 class _OneTurn(TenantLimiter):
-    """A request waits for one turn, and no longer."""
+    """A request waits for one turn that begins after it came, and no longer."""
 
     async def _wait(self, claims: Sequence[Claim]) -> None:
         now = self._clock.now()
         if not any(claim.bucket.after_s(claim.amount, now) for claim in claims):
             buckets = [claim.bucket for claim in claims]
-            await self._leaser.turn_soon(buckets, self._leaser.config.wait_s)
-            if any(bucket.heard_of < now for bucket in buckets):  # it was under way
+            for _ in range(2):  # the first may be under way
                 await self._leaser.turn_soon(buckets, self._leaser.config.wait_s)
             if self._spend(claims):
                 return
-        raise self._refusal(claims, now)
+        as_if_enough = [claim.bucket.num_heard - NAMED_AFTER for claim in claims]
+        raise self._refusal(claims, as_if_enough)
 
 
 class OneSlotAndOneTurn(_OneTurn):

@@ -79,10 +79,8 @@ class LeasedBucket:
         """Since the last report that was answered, and since the last one."""
         self._level = self._unused = 0.0
         self._level_at = self._turn_at = now
-        self.heard_of = float("-inf")
-        """Begin of the last turn that was answered."""
         self.num_heard = 0
-        """Turns that were answered."""
+        """Turns whose slices were heard of before they were over."""
         self._own: OwnShare | None = None
         self._owed = Debt(now)
         """Missing from this gateway's share while Redis is away."""
@@ -270,7 +268,7 @@ class LeasedBucket:
         self.slice_until = self._turn_at + self._config.lease_s
         self._debt = self._new_debt
         self._level, self._level_at, self._unused = grant.level, now, grant.unused
-        self.heard_of, self.num_heard = self._turn_at, self.num_heard + 1
+        self.num_heard += now < self.slice_until
         self._earned_at, self.has_lease, self._own, self.is_contested = self._turn_at, True, None, False
 
     def miss(self, part: float, since_s: float, now: float) -> None:

@@ -166,7 +166,7 @@ class TenantLimiter:
                     return
                 late_s = self._clock.now() - since_s - asked_s
                 still_s += late_s if late_s > _LOOK_S else 0.0
-        raise self._refusal(claims, begin)
+        raise self._refusal(claims, heard)
 
     def _left_s(self, claims: Sequence[Claim], begin: float, still_s: float, heard: Sequence[int]) -> float:
         """Seconds for which a request waits on that has waited since ``begin``; 0 or less for none.
@@ -200,14 +200,14 @@ class TenantLimiter:
             claim.bucket.spend(claim.amount, now)
         return True
 
-    def _refusal(self, claims: Sequence[Claim], begin: float) -> StratosError:
+    def _refusal(self, claims: Sequence[Claim], heard: Sequence[int]) -> StratosError:
         """The limit that takes longest; where it is not known whether any is reached none is named."""
         now = self._clock.now()
         short = [claim for claim in claims if not claim.bucket.has(claim.amount, now)] or claims
         after_s, claim = max(
             ((claim.bucket.after_s(claim.amount, now), claim) for claim in short), key=lambda found: found[0]
         )
-        if not self._leaser.is_away and (_is_first(claims) or not (after_s or _is_answered(claims, begin))):
+        if not self._leaser.is_away and (_is_first(claims) or not (after_s or _is_answered(claims, heard))):
             return DependencyDown(
                 "Redis has not said in time what is left of the tenant's limits", after_s=FIRST_WAIT_S
             )
@@ -244,9 +244,9 @@ def _is_first(claims: Sequence[Claim]) -> bool:
     return any(not claim.bucket.has_lease for claim in claims)
 
 
-def _is_answered(claims: Sequence[Claim], begin: float) -> bool:
-    """Whether a turn that began since then has said what is left of each."""
-    return all(claim.bucket.heard_of >= begin for claim in claims)
+def _is_answered(claims: Sequence[Claim], heard: Sequence[int]) -> bool:
+    """Whether so many turns have been answered since then that a limit is why none brought enough."""
+    return all(claim.bucket.num_heard - before >= _LEAST_TURNS for claim, before in zip(claims, heard, strict=True))
 
 
 def _is_short(claims: Sequence[Claim]) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from stratos.common.errors import StratosError
+from stratos.common.errors import DependencyDown, StratosError
 from tests.support.limits.cases import KNOWN_LATE_S
 from tests.support.limits.gateways import LimitedGateways, OpenRequest, cost_of, make_tenant
 from tests.support.virtual_loop import run_virtual
@@ -90,3 +90,10 @@ def test_nor_by_gateways_that_stand_still(
     assert refused == []
     assert problems == []
     assert num_done > 10 * CLIENTS
+
+
+@pytest.mark.parametrize("num_gateways", [1, 2])
+def test_no_limit_is_named_where_leases_end_before_they_are_heard_of(redis_url: str, num_gateways: int) -> None:
+    """The defect: 429 ``concurrency_limit`` with most sequences free, after turns that took longer than a lease."""
+    _, refused, _ = run_virtual(closed_loop(redis_url, num_gateways, 0.3, stalls_s=(0.1, 0.3, 0.6, 3.4)))
+    assert [error for error in refused if not isinstance(error, DependencyDown)] == []
