@@ -53,9 +53,11 @@ LOADS = (
     Load("5.5M", "float32", 32, 1024),
     Load("213M", "bfloat16", 1, 128),
     Load("213M", "bfloat16", 8, 128),
+    Load("213M", "bfloat16", 32, 128),
     Load("213M", "bfloat16", 1, 1024),
     Load("213M", "bfloat16", 8, 1024),
     Load("213M", "bfloat16", 32, 1024),
+    Load("213M", "bfloat16", 1, 3840),
     Load("213M", "bfloat16", 2, 3840),
     Load("213M", "bfloat16", 8, 3840),
 )
@@ -91,7 +93,6 @@ class Arm:
 def serve(folder: Path) -> None:
     """Child: answer one line per load, and per case of the sampler."""
     import stratos.engine
-    from scripts.bench.sampling import native_us
     from stratos.engine.core import EngineCore
     from stratos.engine.runner.torch_runner import TorchRunner
     from stratos.engine.settings import RunnerConfig, SchedulerConfig
@@ -103,6 +104,8 @@ def serve(folder: Path) -> None:
     for line in sys.stdin:
         word, _, index = line.strip().partition(" ")
         if word == "sample":
+            from scripts.bench.sampling import native_us  # an older tree may lack what its module needs
+
             vocab, _, case = index.partition(" ")
             print(json.dumps(native_us(case, int(vocab))), flush=True)
             continue
