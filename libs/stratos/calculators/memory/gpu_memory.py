@@ -8,7 +8,7 @@ from typing import Annotated
 from stratos.calculators.bounds import above_zero, not_below_zero, shares
 from stratos.calculators.formula import Figure, Formula
 from stratos.calculators.hardware.devices import DeviceSpec
-from stratos.calculators.memory.kv import KvAsk, estimate_kv
+from stratos.calculators.memory.kv import KvAsk, estimate_kv, state_steps
 from stratos.calculators.memory.schemes import (
     WeightScheme,
     find_scheme,
@@ -28,7 +28,6 @@ _COPY = Formula("output_copy_bytes", "vocab_size * hidden_size * element_bytes")
 _ROTARY = Formula("rotary_bytes", "2 * num_rotations * max_model_len * head_dim * 4")
 _WEIGHTS = Formula("weights_bytes", "product_bytes + kept_bytes + output_copy_bytes + rotary_bytes")
 _TOTAL = Formula("total_bytes", "weights_bytes + kv_bytes + runtime_bytes")
-_TOTAL_WITH_DRAFT = Formula(_TOTAL.name, f"{_TOTAL.text} + draft_weights_bytes + draft_kv_bytes")
 _DRAFT_KV = Formula("draft_kv_bytes", "max_num_seqs * expected_tokens * draft_token_bytes")
 _DEVICE_WEIGHTS = Formula(
     "device_weights_bytes",
@@ -36,15 +35,12 @@ _DEVICE_WEIGHTS = Formula(
     " + (kept_bytes + output_copy_bytes) / (tp * min(pp, 2)) + rotary_bytes",
 )
 _POOL = Formula("pool_bytes", "max(0, memory_bytes * utilization - device_weights_bytes - runtime_bytes)")
-_POOL_WITH_DRAFT = Formula(
-    _POOL.name,
-    "max(0, memory_bytes * utilization - device_weights_bytes - runtime_bytes - draft_weights_bytes - draft_kv_bytes)",
-)
 _FITTING = Formula("sequences", "floor(pool_bytes / device_sequence_bytes)")
 LENGTHS = (4096, 8192, 16384)
 RUNTIME = "run-time and activations"
 """Part of the engine's own sizing that is neither weights nor KV."""
 SELF = "self"
+_STATES = "states_bytes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +69,12 @@ def estimate_gpu_memory(shape: ModelShape, ask: MemoryAsk, device: DeviceSpec | 
     weights = weight_steps(shape, scheme)
     runtime = _runtime(shape, scheme, ask)
     parts = {"weights_bytes": weights[-1].value, "kv_bytes": kv["kv_bytes"], "runtime_bytes": runtime.value}
-    draft = _draft_steps(shape, scheme, ask)
-    total = _TOTAL_WITH_DRAFT(**parts, **_draft_bytes(draft)) if draft else _TOTAL(**parts)
+    more = (*_draft_steps(shape, scheme, ask), *state_steps(shape, ask.max_num_seqs))
+    total = Formula(_TOTAL.name, " + ".join((_TOTAL.text, *_fixed_bytes(more))))(**parts, **_fixed_bytes(more))
     kv_steps = tuple(step for step in kv.figures if step.name in ("token_bytes", "sequence_bytes", "kv_bytes"))
     sheet = Sheet(
         title=f"Memory of {shape.name} ({shape.source})",
-        figures=(_parameters(shape), *weights, *kv_steps, *draft, runtime, total),
+        figures=(_parameters(shape), *weights, *kv_steps, *more, runtime, total),
         published=memory_claims(shape, scheme.bits, ask.batch, ask.seq_len),
     )
     return sheet if device is None else _on_device(sheet, shape, ask, device)
@@ -117,8 +113,9 @@ def _draft_steps(shape: ModelShape, scheme: WeightScheme, ask: MemoryAsk) -> tup
     return weights, pool
 
 
-def _draft_bytes(steps: tuple[Figure, ...]) -> dict[str, float]:
-    return {step.name: step.value for step in steps if step.name.startswith("draft_")}
+def _fixed_bytes(steps: tuple[Figure, ...]) -> dict[str, float]:
+    """What an engine takes beside weights, KV and run-time."""
+    return {step.name: step.value for step in steps if step.name.startswith("draft_") or step.name == _STATES}
 
 
 def _parameters(shape: ModelShape) -> Figure:
@@ -147,10 +144,10 @@ def _on_device(sheet: Sheet, shape: ModelShape, ask: MemoryAsk, device: DeviceSp
         expert_bytes=product_bytes(scheme, shape.experts).value,
         layers=shape.num_layers, tp=ask.tp, pp=ask.pp, ep=ask.ep or ask.tp, **{name: sheet[name] for name in names},
     )  # fmt: skip
-    draft = _draft_bytes(sheet.figures)
-    pool = (_POOL_WITH_DRAFT if draft else _POOL)(
+    more = _fixed_bytes(sheet.figures)
+    pool = Formula(_POOL.name, f"{_POOL.text.removesuffix(')')}{''.join(f' - {name}' for name in more)})")(
         memory_bytes=device.memory_bytes, utilization=ask.utilization, device_weights_bytes=weights.value,
-        runtime_bytes=sheet["runtime_bytes"], **draft,
+        runtime_bytes=sheet["runtime_bytes"], **more,
     )  # fmt: skip
     lengths = sorted({*LENGTHS, ask.seq_len})
     rows = tuple((length, *_fitting(shape, ask, length, pool)) for length in lengths)

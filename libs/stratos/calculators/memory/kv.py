@@ -19,6 +19,7 @@ from stratos.calculators.sheet import Sheet
 from stratos.common.errors import BadRequest
 from stratos.engine.contract.kv_groups import group_layers
 from stratos.engine.settings import SchedulerConfig
+from stratos.engine.sizing.case import LEAST_STATE_SLOTS, STATES_PER_PLACE
 from stratos.engine.sizing.need import KV_SCALE_BYTES
 
 _TOKEN_LAYER = Formula("token_layer_bytes", "2 * kv_heads * head_dim * element_bytes")
@@ -38,7 +39,7 @@ _PAGED = Formula(
     "(held_tokens * full_pages + window_held_tokens * window_pages) * page_layers * token_layer_bytes",
 )
 _STATE = Formula("state_bytes", "state_layers * state_size * 4")
-_WITH_STATE = Formula("sequence_bytes", "held_tokens * token_bytes + 2 * state_bytes")
+_STATES = Formula("states_bytes", "max(least_slots, slots_per_place * places) * state_bytes")
 _TOTAL = Formula("kv_bytes", "batch * sequence_bytes")
 _DEVICE_SHARE = Formula(
     "device_sequence_bytes", "sequence_bytes * ceil(kv_heads / tp) / kv_heads * ceil(layers / pp) / layers"
@@ -96,18 +97,23 @@ def estimate_kv(shape: ModelShape, ask: KvAsk) -> Sheet:
     parallel = (device,) if ask.tp * ask.pp > 1 else ()
     return Sheet(
         title=f"KV cache of {shape.name} ({shape.source})",
-        figures=(layer, token, held, *sequence, total, *parallel),
+        figures=(layer, token, held, *sequence, total, *parallel, *state_steps(shape, ask.batch)),
         published=kv_claims(shape.name, ask.seq_len, element),
     )
 
 
+def state_steps(shape: ModelShape, places: int) -> tuple[Figure, ...]:
+    """Memory of recurrent states beside KV, whose last step is that of a batch with so many places; none without."""
+    if not shape.state_layers:
+        return ()
+    state = _STATE("in float32", state_layers=shape.state_layers, state_size=shape.state_size)
+    why = "rows write two slots by turns, and a snapshot takes one"
+    slots = {"least_slots": LEAST_STATE_SLOTS, "slots_per_place": STATES_PER_PLACE, "places": places}
+    return state, _STATES(why, **slots, state_bytes=state.value)
+
+
 def _sequence(shape: ModelShape, ask: KvAsk, held: Figure, token: Figure, layer: Figure) -> tuple[Figure, ...]:
     """Steps whose last one is the bytes of a sequence."""
-    if shape.state_layers:
-        state = _STATE("in float32", state_layers=shape.state_layers, state_size=shape.state_size)
-        why = "rows write two slots by turns; each snapshot is one more"
-        parts = {"held_tokens": held.value, "token_bytes": token.value, "state_bytes": state.value}
-        return state, _WITH_STATE(why, **parts)
     sizes = [window for window in shape.windows if window is not None]
     groups = group_layers(shape.windows) if ask.on_cpu else None
     if not sizes or not (shape.max_window or groups):
