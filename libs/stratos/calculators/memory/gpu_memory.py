@@ -114,7 +114,7 @@ def _draft_steps(shape: ModelShape, scheme: WeightScheme, ask: MemoryAsk) -> tup
 
 
 def _fixed_bytes(steps: tuple[Figure, ...]) -> dict[str, float]:
-    """What an engine takes beside weights, KV and run-time."""
+    """Parts of an engine's memory beside weights, KV and run-time."""
     return {step.name: step.value for step in steps if step.name.startswith("draft_") or step.name == _STATES}
 
 
