@@ -10,6 +10,7 @@ import pytest
 from stratos.common import continuation_errors
 from stratos.common.error_codes import error_classes
 from stratos.common.shed_reason import ShedReason
+from stratos.common.slow_peers import ReceiverSlow, SourceSlow
 from stratos_gateway.http.errors import answer_headers, public_error
 from tests.support.paths import ROOT
 
@@ -17,6 +18,8 @@ ROW = re.compile(r"^\| (\d{3}) \| `([a-z_]+)` \| (.+) \|$", re.MULTILINE)
 WITH_VALUES = {"x-should-retry", "connection", "accept-encoding"}
 LEFT_OUT = {"retry-after-ms"}
 """Told in the text above the table."""
+INTERNAL = {ReceiverSlow, SourceSlow}
+"""Workers tell one another; gateways do not know them."""
 DESIGNED = {
     "invalid_request": 400, "context_length_exceeded": 400, "content_filter": 400, "invalid_api_key": 401,
     "permission_denied": 403, "model_not_found": 404, "request_too_large": 413, "rate_limit_exceeded": 429,
@@ -37,7 +40,7 @@ def sent() -> dict[str, tuple[int, str]]:
     found = {}
     for cls in error_classes().values():
         error = cls("text")
-        if type(public_error(error)) is cls:  # others are shown as one of these
+        if type(public_error(error)) is cls and cls not in INTERNAL:  # others are shown as one of these
             headers = answer_headers(error, Random(1)).items()
             told = sorted(
                 f"`{name}: {value}`" if name in WITH_VALUES else f"`{name}`"
