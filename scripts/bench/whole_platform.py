@@ -31,29 +31,30 @@ NUM_PROMPT, NUM_OUTPUT, VOCAB = 128, 64, 4096
 CONCURRENCIES = (1, 8, 32)
 
 
-def load(url: str, key: str, concurrency: int, num_requests: int, seed: int) -> dict[str, float]:
+def load(model: str, url: str, key: str, concurrency: int, num_requests: int, seed: int) -> dict[str, float]:
     """Closed loop of ``concurrency`` streams through the gateway."""
     found = closed_load(
-        url, key, concurrency, models=(MODEL.name,), requests=num_requests, prompt_tokens=str(NUM_PROMPT),
+        url, key, concurrency, models=(model,), requests=num_requests, prompt_tokens=str(NUM_PROMPT),
         output_tokens=str(NUM_OUTPUT), vocab_size=VOCAB, seed=seed,
     )  # fmt: skip
     return closed_row(found, concurrency)
 
 
-def cold_start(data_dir: str) -> dict[str, float]:
+def cold_start(model: Path, data_dir: str) -> dict[str, float]:
     """From starting the command to its URL, and to the first token of a first request."""
-    with running_platform(data_dir=data_dir) as platform:
-        times = load(platform.url, platform.key, 1, 1, 1)
+    with running_platform("--model", str(model), data_dir=data_dir) as platform:
+        times = load(model.name, platform.url, platform.key, 1, 1, 1)
     first = platform.start_s + times["ttft_p50_ms"] / 1e3
     return {"to_url_s": round(platform.start_s, 2), "to_first_token_s": round(first, 2)}
 
 
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """Cold starts, then throughput, with one data directory."""
-    options = UpOptions(model_path=MODEL, prefill=int(args.as_started), max_decode=1, threads=args.threads)
-    up = ("--prefill", str(options.prefill), "--max-decode", "1", "--threads", str(options.threads_per_worker))
+    options = UpOptions(model_path=args.model, prefill=int(args.as_started), max_decode=1, threads=args.threads)
+    placed = ("--prefill", str(options.prefill), "--max-decode", "1", "--threads", str(options.threads_per_worker))
+    up = ("--model", str(args.model), *placed)
     with tempfile.TemporaryDirectory() as data_dir:
-        starts = [cold_start(data_dir) for _ in range(args.repeat)]
+        starts = [cold_start(args.model, data_dir) for _ in range(args.repeat)]
         with running_platform(*up, data_dir=data_dir) as platform:
             engine = LoneEngine(options, Path(data_dir))
             computed_by = {
@@ -62,7 +63,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
             }
             settings = {side: {**engine.settings, "prompts_computed_by": by} for side, by in computed_by.items()}
             show({"up": up, "settings": settings})
-            rows = throughput(platform, engine, args.repeat)
+            rows = throughput(args.model.name, platform, engine, args.repeat)
             engine.close()
     return {
         "workload": f"{NUM_PROMPT} in / {NUM_OUTPUT} out, greedy", "up": up, "settings": settings,
@@ -70,14 +71,14 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def throughput(platform: Platform, engine: LoneEngine, repeat: int) -> list[dict[str, Any]]:
+def throughput(model: str, platform: Platform, engine: LoneEngine, repeat: int) -> list[dict[str, Any]]:
     """Rows of the platform and of the engine alone by turns."""
     rows = []
-    load(platform.url, platform.key, 2, 4, 99)
+    load(model, platform.url, platform.key, 2, 4, 99)
     for concurrency, turn in itertools.product(CONCURRENCIES, range(repeat)):
         count, seed = max(6, 3 * concurrency), 1000 * concurrency + turn
         begin = cpu_s(platform)
-        through = load(platform.url, platform.key, concurrency, count, seed)
+        through = load(model, platform.url, platform.key, concurrency, count, seed)
         through["cpu_s"] = round(cpu_s(platform) - begin, 2)
         alone = engine.measure(Load(
             streams=concurrency, requests=count, prompt_tokens=NUM_PROMPT, output_tokens=NUM_OUTPUT, vocab_size=VOCAB,
@@ -103,6 +104,7 @@ if __name__ == "__main__":
         __doc__,
         bench,
         flag("--repeat", type=int, default=2),
+        flag("--model", type=Path, default=MODEL, help="folder"),
         flag(
             "--threads",
             type=int,

@@ -62,7 +62,11 @@ async def have_moved(http: httpx.AsyncClient, streams: list[Told], first: str, s
 
 
 async def test_streams_survive_moves_from_and_to_a_worker_without_drafts(real_platform: PlatformProcess) -> None:
-    """In rounds, until streams went from the one to the other, and others back, in their middle."""
+    """In rounds, until streams went from the one to the other, and others back, in their middle.
+
+    A worker that has crashed often in a row stays stopped, so none is killed once streams went.
+    """
+    went = came_back = False
     async with client_of(real_platform) as http, ledger_of(real_platform) as ledger:
         for turn in itertools.count():
             plain, drafted = f"decode-plain-{turn}", list[float]()
@@ -74,12 +78,13 @@ async def test_streams_survive_moves_from_and_to_a_worker_without_drafts(real_pl
                     drafted.append(await num_drafted(own["metrics_address"]))
                     os.kill(own["pid"], signal.SIGKILL)
 
-                streams = await cut(http, ledger, f"killed-{turn}", kill)
-                went = drafted[0] > before and await have_moved(http, streams, "decode-0", plain)
-                await eventually(partial(_is_live, real_platform, "decode-0"), "decode-0")
+                if not went:
+                    streams = await cut(http, ledger, f"killed-{turn}", kill)
+                    went = drafted[0] > before and await have_moved(http, streams, "decode-0", plain)
+                    await eventually(partial(_is_live, real_platform, "decode-0"), "decode-0", timeout_s=120)
                 assert not await num_drafted(worker.metrics_address)
                 streams = await cut(http, ledger, f"drained-{turn}", worker.drain)
-                came_back = await have_moved(http, streams, plain, "decode-0")
+                came_back = came_back or await have_moved(http, streams, plain, "decode-0")
                 assert await worker.popen.ended() == 0
             if went and came_back:
                 return
