@@ -1,4 +1,4 @@
-"""A model with latent attention through a platform: a hand-off, cached KV, and a stream whose worker is killed."""
+"""Latent attention and recurrent states through a platform: a hand-off, the same prompt again, a killed worker."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ NUM_TOKENS = 250
 
 
 @pytest.mark.slow
-def test_a_stream_of_latent_attention_outlives_its_worker(tmp_path: Path) -> None:
-    folder = save_served(tmp_path / "latent", "deepseek-v3")
+@pytest.mark.parametrize("case", ["deepseek-v3", "qwen3.5"])
+def test_a_stream_outlives_its_worker(tmp_path: Path, case: str) -> None:
+    folder = save_served(tmp_path / "kept", case)
     size = ("--engine", "torch", "--prefill", "1", "--decode", "2", "--max-decode", "2", "--model", str(folder))
     with running_platform(tmp_path, *size) as platform:
         expected = streamed(platform)
@@ -30,7 +31,7 @@ def test_a_stream_of_latent_attention_outlives_its_worker(tmp_path: Path) -> Non
 def streamed(platform: PlatformProcess, *, is_killed: bool = False) -> list[int]:
     """Greedy tokens of the prompt; where ``is_killed``, the worker that computes them ends on the way."""
     body = {
-        "model": "latent", "prompt": PROMPT, "max_tokens": NUM_TOKENS, "temperature": 0, "ignore_eos": True,
+        "model": "kept", "prompt": PROMPT, "max_tokens": NUM_TOKENS, "temperature": 0, "ignore_eos": True,
         "return_token_ids": True, "stream": True,
     }  # fmt: skip
     headers, tokens = {"authorization": f"Bearer {platform.api_key}"}, list[int]()
