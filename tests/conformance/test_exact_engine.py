@@ -47,8 +47,8 @@ KEPT = [
 """Every family, and both types and kernels, with the host tier and without it."""
 
 
-def random_requests(source: random.Random) -> list[EngineRequest]:
-    """Ten requests that share prefixes; some have two choices, some are sampled."""
+def random_requests(source: random.Random, count: int = 10) -> list[EngineRequest]:
+    """Requests that share prefixes; some have two choices, some are sampled."""
     shared = [source.randrange(5, 97) for _ in range(24)]
     return [
         make_request(
@@ -61,7 +61,7 @@ def random_requests(source: random.Random) -> list[EngineRequest]:
             ignore_eos=True,
             num_logprobs=2,
         )
-        for index in range(10)
+        for index in range(count)
     ]
 
 

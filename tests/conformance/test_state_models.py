@@ -16,6 +16,7 @@ from stratos.engine.core import EngineCore
 from stratos.engine.settings import DiskTierConfig, SpeculationConfig
 from stratos.engine.speculation.making import make_proposer
 from stratos.kv_transfer.framing import Coverage, plan_frames, plan_state_frames
+from tests.conformance.test_exact_engine import random_requests
 from tests.support.reference.native_kernels import NATIVE_SETS
 from tests.support.reference.tiny_models import FAMILIES, save_tiny
 from tests.support.worlds.core_driver import Outcomes, make_core, make_request, run
@@ -35,24 +36,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prefix, changes = FAMILIES["qwen3.5"]
     save_tiny(path, prefix, **changes)
     return path
-
-
-def random_requests(source: random.Random, count: int = 10) -> list[EngineRequest]:
-    """Requests that share beginnings; some have two choices, some are sampled."""
-    shared = [source.randrange(5, 97) for _ in range(24)]
-    return [
-        make_request(
-            [*shared[: source.randrange(1, 24)], *(source.randrange(5, 97) for _ in range(source.randrange(1, 40)))],
-            f"r{index}",
-            n=source.choice([1, 1, 2]),
-            seed=index,
-            temperature=source.choice([0.0, 1.0]),
-            max_tokens=source.randrange(4, 24),
-            ignore_eos=True,
-            num_logprobs=2,
-        )
-        for index in range(count)
-    ]
 
 
 def alone(model: Path, requests: list[EngineRequest], **runner: Any) -> dict[Any, Any]:

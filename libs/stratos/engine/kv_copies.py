@@ -59,30 +59,20 @@ class KvCopies:
         with self._writing(key, kv_range) as table:
             return self._runner.unpack(table, kv_range, payload)
 
-    @contextmanager
-    def _writing(self, key: RequestKey, kv_range: KvRange) -> Iterator[Series[int]]:
-        with self._changing():
+    def _writing(self, key: RequestKey, kv_range: KvRange) -> AbstractContextManager[Series[int]]:
+        def found() -> tuple[Series[int], Series[int]]:
             state = self._reservations.check_range(key, kv_range)
-            self._kv.blocks.fence(state.reserved_blocks)
-            pages = self._kv.blocks.page_ids(state.block_table)
-        try:
-            yield pages
-        finally:
-            with self._changing():
-                self._kv.blocks.unfence(state.reserved_blocks)
+            return state.block_table, state.reserved_blocks
 
-    @contextmanager
-    def _writing_state(self, key: RequestKey, kv_range: KvRange) -> Iterator[int]:
-        with self._changing():
+        return self._fenced(found)
+
+    def _writing_state(self, key: RequestKey, kv_range: KvRange) -> AbstractContextManager[int]:
+        def found() -> int:
             held = self._reservations.check_range(key, kv_range).states
             assert held is not None, "the model has states"
-            slot = held.own[0]
-            self._kv.hold_slot(slot)
-        try:
-            yield slot
-        finally:
-            with self._changing():
-                self._kv.release_slot(slot)
+            return held.own[0]
+
+        return self._holding(found)
 
     def gather(self, leg: str, kv_range: KvRange) -> memoryview:
         """Read computed KV of a job in wire layout. Raises ``KeyError`` for an unknown leg."""
@@ -97,29 +87,44 @@ class KvCopies:
         with self._reading(leg, kv_range) as table:
             return self._runner.pack(table, kv_range)
 
-    @contextmanager
-    def _reading(self, leg: str, kv_range: KvRange) -> Iterator[Series[int]]:
-        with self._changing():
+    def _reading(self, leg: str, kv_range: KvRange) -> AbstractContextManager[Series[int]]:
+        def found() -> tuple[Series[int], Series[int]]:
             state = self._jobs[leg]
             if not 0 <= kv_range.token_begin < kv_range.token_end <= state.num_available:
                 raise ValueError(f"{kv_range} is not computed yet")
             table = list(state.sequence.block_table)
-            self._kv.blocks.fence(table)
+            return table, table
+
+        return self._fenced(found)
+
+    def _reading_state(self, leg: str, kv_range: KvRange) -> AbstractContextManager[int]:
+        def found() -> int:
+            state = self._jobs[leg]
+            held = state.sequence.states
+            if held is None or kv_range.token_end != state.num_available:
+                raise ValueError(f"the state of {kv_range} is not there")
+            return held.current
+
+        return self._holding(found)
+
+    @contextmanager
+    def _fenced(self, found: Callable[[], tuple[Series[int], Series[int]]]) -> Iterator[Series[int]]:
+        """Fence blocks during a copy; gives the pages of a table, which is ``found`` together with the blocks."""
+        with self._changing():
+            table, blocks = found()
+            self._kv.blocks.fence(blocks)
             pages = self._kv.blocks.page_ids(table)
         try:
             yield pages
         finally:
             with self._changing():
-                self._kv.blocks.unfence(table)
+                self._kv.blocks.unfence(blocks)
 
     @contextmanager
-    def _reading_state(self, leg: str, kv_range: KvRange) -> Iterator[int]:
+    def _holding(self, found: Callable[[], int]) -> Iterator[int]:
+        """Hold the slot of a state during a copy."""
         with self._changing():
-            state = self._jobs[leg]
-            held = state.sequence.states
-            if held is None or kv_range.token_end != state.num_available:
-                raise ValueError(f"the state of {kv_range} is not there")
-            slot = held.current
+            slot = found()
             self._kv.hold_slot(slot)
         try:
             yield slot

@@ -27,14 +27,12 @@ from stratos.engine.sizing.need import ModelNeed
 _COPY = Formula("output_copy_bytes", "vocab_size * hidden_size * element_bytes")
 _ROTARY = Formula("rotary_bytes", "2 * num_rotations * max_model_len * head_dim * 4")
 _WEIGHTS = Formula("weights_bytes", "product_bytes + kept_bytes + output_copy_bytes + rotary_bytes")
-_TOTAL = Formula("total_bytes", "weights_bytes + kv_bytes + runtime_bytes")
 _DRAFT_KV = Formula("draft_kv_bytes", "max_num_seqs * expected_tokens * draft_token_bytes")
 _DEVICE_WEIGHTS = Formula(
     "device_weights_bytes",
     "ceil(layers / pp) / layers * (linear_bytes / tp + expert_bytes / ep)"
     " + (kept_bytes + output_copy_bytes) / (tp * min(pp, 2)) + rotary_bytes",
 )
-_POOL = Formula("pool_bytes", "max(0, memory_bytes * utilization - device_weights_bytes - runtime_bytes)")
 _FITTING = Formula("sequences", "floor(pool_bytes / device_sequence_bytes)")
 LENGTHS = (4096, 8192, 16384)
 RUNTIME = "run-time and activations"
@@ -70,7 +68,8 @@ def estimate_gpu_memory(shape: ModelShape, ask: MemoryAsk, device: DeviceSpec | 
     runtime = _runtime(shape, scheme, ask)
     parts = {"weights_bytes": weights[-1].value, "kv_bytes": kv["kv_bytes"], "runtime_bytes": runtime.value}
     more = (*_draft_steps(shape, scheme, ask), *state_steps(shape, ask.max_num_seqs))
-    total = Formula(_TOTAL.name, " + ".join((_TOTAL.text, *_fixed_bytes(more))))(**parts, **_fixed_bytes(more))
+    parts |= _fixed_bytes(more)
+    total = Formula("total_bytes", " + ".join(parts))(**parts)
     kv_steps = tuple(step for step in kv.figures if step.name in ("token_bytes", "sequence_bytes", "kv_bytes"))
     sheet = Sheet(
         title=f"Memory of {shape.name} ({shape.source})",
@@ -145,10 +144,10 @@ def _on_device(sheet: Sheet, shape: ModelShape, ask: MemoryAsk, device: DeviceSp
         layers=shape.num_layers, tp=ask.tp, pp=ask.pp, ep=ask.ep or ask.tp, **{name: sheet[name] for name in names},
     )  # fmt: skip
     more = _fixed_bytes(sheet.figures)
-    pool = Formula(_POOL.name, f"{_POOL.text.removesuffix(')')}{''.join(f' - {name}' for name in more)})")(
-        memory_bytes=device.memory_bytes, utilization=ask.utilization, device_weights_bytes=weights.value,
-        runtime_bytes=sheet["runtime_bytes"], **more,
-    )  # fmt: skip
+    taken = {"device_weights_bytes": weights.value, "runtime_bytes": sheet["runtime_bytes"], **more}
+    pool = Formula("pool_bytes", f"max(0, {' - '.join(('memory_bytes * utilization', *taken))})")(
+        memory_bytes=device.memory_bytes, utilization=ask.utilization, **taken
+    )
     lengths = sorted({*LENGTHS, ask.seq_len})
     rows = tuple((length, *_fitting(shape, ask, length, pool)) for length in lengths)
     fits = _FITTING(pool_bytes=pool.value, device_sequence_bytes=_device_bytes(shape, ask, ask.seq_len))
