@@ -101,6 +101,7 @@ async def test_a_roll_out_reaches_its_end_under_streams_that_stay_on_their_revis
         refused = await one.call(method, path)
         assert (refused.status_code, "roll-out" in refused.text) == (400, True), refused.text
     statuses = await load(added, lambda seen: seen["phase"] not in ("running", "paused"), redis_url)
+    await eventually(lambda: _is_applied(two), "its end is in the alias, too")
     ended = await shown(two)
     assert (ended["phase"], ended["percent"], set(statuses)) == ("done", 100, {200}), ended
     assert await alias_of(one) == [(new, 100)]
