@@ -276,6 +276,7 @@ def test_a_second_platform_takes_the_next_port(platform: PlatformProcess) -> Non
     assert token_ids(platform, 5)
 
 
+@pytest.mark.slow
 def test_simulated_workers_serve_streams_beside_the_others(platform: PlatformProcess) -> None:
     prompts = [f"{index} {PROMPT}" for index in range(12)]  # a cached one would go where it is cached
     argv = ["stratos.cli", "sim-worker", "--count", "4", "--data-dir", str(platform.data_dir)]

@@ -78,6 +78,7 @@ def undisturbed(client: openai.OpenAI) -> str:
     return complete(client, NUM_LONG)
 
 
+@pytest.mark.slow
 def test_curl_and_snippet_work_when_pasted(platform: PlatformProcess) -> None:
     (line,) = [line for line in platform.lines if line.startswith("curl ")]
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=LIMIT_S, check=True)

@@ -109,6 +109,7 @@ async def test_alternating_load_loses_nothing_and_changes_seldom(platform: Platf
     assert 1 <= num_changes <= SECONDS / RESIDENCY_S + 1
 
 
+@pytest.mark.slow
 async def test_a_batch_waits_while_a_client_of_the_awake_model_asks_and_gets_its_turn_in_the_end(
     platform: PlatformProcess,
 ) -> None:

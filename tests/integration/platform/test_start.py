@@ -134,8 +134,9 @@ def test_a_supervisor_killed_while_it_starts_takes_every_process_with_it(tmp_pat
     wait_until(lambda: gone(children), what="the end of every process")
 
 
-def test_ctrl_c_while_it_starts(tmp_path: Path) -> None:
-    platform = launch_platform(tmp_path / "data", "--engine", "fake", is_executed=True)
+@pytest.mark.parametrize("is_executed", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_ctrl_c_while_it_starts(tmp_path: Path, *, is_executed: bool) -> None:
+    platform = launch_platform(tmp_path / "data", "--engine", "fake", is_executed=is_executed)
     platform.wait_for("redis ")
     children = platform.children()
     assert platform.stop(signal.SIGINT) == 0

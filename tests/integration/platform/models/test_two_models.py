@@ -82,6 +82,7 @@ async def test_a_model_comes_and_goes_while_its_neighbour_streams(platform: Plat
     assert "third" not in await stratos(platform, "models", "list", *admin)
 
 
+@pytest.mark.slow
 async def test_a_published_model_is_served_by_reference_and_one_that_is_not_whole_is_refused(
     platform: PlatformProcess, tmp_path: Path
 ) -> None:
