@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 import torch
 
 from tests.support.reference.triton_interpreter import DEVICE
@@ -21,6 +22,7 @@ GEOMETRY = KvGeometry(
     element_bytes=2,
 )  # fmt: skip
 NUM_BLOCKS = 64 if IS_GPU else 2
+pytestmark = [] if IS_GPU else pytest.mark.slow  # interpreted it takes seconds, and tells less
 
 
 async def cross(folder: Path) -> None:

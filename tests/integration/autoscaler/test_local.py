@@ -18,7 +18,7 @@ from stratos.cli.decisions import given_autoscaler, read_decisions
 from stratos.cli.local.lease import Lease
 from stratos.common.clock import SystemClock
 from stratos.core.placement import WorkerRole
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT_S, eventually
 from tests.support.worlds.router_world import (
     FakeWorker,
     ask,
@@ -84,7 +84,7 @@ class Supervisor(supervisor_pb2_grpc.SupervisorServiceServicer):
 
 def _status(url: str) -> int:
     try:
-        with urllib.request.urlopen(url, timeout=60) as answer:
+        with urllib.request.urlopen(url, timeout=LIMIT_S) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -95,7 +95,7 @@ async def _is_status(url: str, wanted: int) -> bool:
 
 
 def _page(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=60) as answer:
+    with urllib.request.urlopen(url, timeout=LIMIT_S) as answer:
         return str(answer.read().decode())
 
 

@@ -28,7 +28,7 @@ from stratos_autoscaler.metrics_api.server import MetricsApi
 from stratos_autoscaler.metrics_api.settings import MetricsApiConfig
 from tests.support.fakes.kubernetes import NAMESPACE, FakeKubernetes, fake_kubernetes
 from tests.support.servers.front_proxy import ProxyAuthority, client_context
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT_S, eventually
 from tests.support.worlds.fleet_samples import MODEL
 
 ROOT = "/apis/external.metrics.k8s.io/v1beta1"
@@ -68,7 +68,7 @@ class World:
     async def get_with(self, pair: tuple[Path, Path] | None, path: str, headers: dict[str, str]) -> Any:
         base = f"https://localhost:{self.api.address.rpartition(':')[2]}"
         async with httpx.AsyncClient(
-            verify=client_context(self.own, pair), base_url=base, trust_env=False, timeout=60
+            verify=client_context(self.own, pair), base_url=base, trust_env=False, timeout=LIMIT_S
         ) as client:
             return await client.get(path, headers=headers)
 

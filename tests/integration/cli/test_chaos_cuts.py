@@ -20,6 +20,7 @@ from stratos.cli.chaos.faults.sockets import LISTEN, descriptors, take, tcp_sock
 from stratos.cli.chaos.faults.waking import undone_in_the_end
 from tests.support.chaos.places import OneProcess
 from tests.support.chaos.victim import Victim, begun, cancelled, effect_of, running_victim
+from tests.support.waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -134,7 +135,7 @@ async def test_a_process_that_ends_during_its_partition_leaves_its_port_free(vic
         await effect_of(strike, in_effect)
         victim.process.kill()
         with pytest.raises(NoEffect, match="ended during the partition"):
-            await asyncio.wait_for(strike, 60)
+            await asyncio.wait_for(strike, LIMIT_S)
     victim.process.wait(60)
     socket.create_server(host).close()
 
@@ -142,7 +143,7 @@ async def test_a_process_that_ends_during_its_partition_leaves_its_port_free(vic
 def test_both_ends_of_a_connection_are_known_where_one_takes_both_families() -> None:
     with (
         socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as server,
-        socket.create_connection(("127.0.0.1", server.getsockname()[1]), timeout=60) as client,
+        socket.create_connection(("127.0.0.1", server.getsockname()[1]), timeout=LIMIT_S) as client,
         server.accept()[0] as accepted,
     ):
         near, far = (tcp_sockets()[os.fstat(sock.fileno()).st_ino] for sock in (client, accepted))

@@ -13,6 +13,7 @@ from stratos.cli.chaos.faults.contract import NoEffect
 from stratos.cli.chaos.faults.fault import Fault
 from tests.support.chaos.places import OneProcess
 from tests.support.chaos.victim import cancelled
+from tests.support.waiting import LIMIT_S
 
 CONTENT = bytes(range(256)) * 20
 
@@ -46,7 +47,7 @@ async def test_files_are_damaged_once_by_turns_and_so_are_those_that_come_later(
 
     place = OneProcess(os.getpid(), counts.__next__, kv=tmp_path)
     strike = asyncio.ensure_future(Fault("corrupt-disk", "victim", lasting_s=600).strike(place, Look()))
-    await asyncio.wait_for(in_effect.wait(), 60)
+    await asyncio.wait_for(in_effect.wait(), LIMIT_S)
     await cancelled(strike)
     for path in (flipped, tmp_path / "layout" / "tenant" / "e.kv"):
         differing = [a ^ b for a, b in zip(path.read_bytes(), CONTENT, strict=True) if a != b]
@@ -73,7 +74,7 @@ async def test_a_file_that_is_written_again_is_damaged_again(tmp_path: Path) -> 
 
     place = OneProcess(os.getpid(), iter([1.0, 4.0]).__next__, kv=tmp_path)
     strike = asyncio.ensure_future(Fault("corrupt-disk", "victim", lasting_s=600).strike(place, Look()))
-    await asyncio.wait_for(in_effect.wait(), 60)
+    await asyncio.wait_for(in_effect.wait(), LIMIT_S)
     await cancelled(strike)
     assert path.stat().st_ino == inode
     assert path.read_bytes() != CONTENT

@@ -14,7 +14,7 @@ import pytest
 from stratos.cli.chaos.faults.contract import NOTHING, NoEffect
 from stratos.cli.chaos.faults.fault import Fault
 from tests.support.chaos.places import OneProcess
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT_S, eventually
 
 
 @pytest.mark.parametrize("kind", ["kill", "stop", "slow"])
@@ -26,7 +26,7 @@ async def test_a_fault_proves_its_effect_and_one_aimed_at_nothing_does_not(kind:
         assert proof["pid"] == process.pid
         assert in_effect.is_set()
         if kind == "kill":
-            assert await asyncio.wait_for(process.wait(), 30) == -signal.SIGKILL
+            assert await asyncio.wait_for(process.wait(), LIMIT_S) == -signal.SIGKILL
         assert (process.returncode is None) == (kind != "kill")
         with pytest.raises(NoEffect, match="no process"):
             await Fault(kind, NOTHING).strike(OneProcess(process.pid), asyncio.Event())
@@ -64,12 +64,12 @@ async def test_whoever_ends_the_command_leaves_no_process_that_stands_still() ->
     strikers: list[int] = []
     try:
         for number, victim in zip(ENDS, victims, strict=True):
-            strikers.append(int(await asyncio.wait_for(first.stdout.readline(), 60)))
+            strikers.append(int(await asyncio.wait_for(first.stdout.readline(), LIMIT_S)))
             process = psutil.Process(victim.pid)
-            await eventually(lambda one=process: one.status() == psutil.STATUS_STOPPED, "it stands still", timeout_s=60)
+            await eventually(lambda one=process: one.status() == psutil.STATUS_STOPPED, "it stands still")
             os.kill(strikers[-1], number)
-            await eventually(lambda one=process: one.status() != psutil.STATUS_STOPPED, "it goes on", timeout_s=60)
-        await asyncio.wait_for(first.wait(), 60)
+            await eventually(lambda one=process: one.status() != psutil.STATUS_STOPPED, "it goes on")
+        await asyncio.wait_for(first.wait(), LIMIT_S)
     finally:
         for child in (first, *victims):
             if child.returncode is None:
@@ -84,7 +84,7 @@ async def test_a_process_that_ends_while_it_stands_still_is_no_effect_and_no_cra
     process = await asyncio.create_subprocess_exec("sleep", "600")
     in_effect = asyncio.Event()
     strike = asyncio.create_task(Fault("stop", "sleep", lasting_s=0.2).strike(OneProcess(process.pid), in_effect))
-    await asyncio.wait_for(in_effect.wait(), 30)
+    await asyncio.wait_for(in_effect.wait(), LIMIT_S)
     process.kill()
     await process.wait()
     with pytest.raises(NoEffect):

@@ -29,8 +29,8 @@ from stratos.cli.chaos.kube.node_pods import NodePods
 from stratos.cli.chaos.kube.release import Release, ReleasePlace, metric_of
 from stratos.cli.chaos.kube.rights import check_rights, rights_for
 from stratos.common.errors import BadRequest, DependencyDown, NotFound, PermissionDenied
-from tests.support.fakes.kubernetes_pods import NAMESPACE, NODE, READY, FakePods, fake_pods
-from tests.support.waiting import eventually
+from tests.support.fakes.kubernetes_pods import NAMESPACE, NODE, PODS, READY, FakePods, fake_pods
+from tests.support.waiting import LIMIT_S, eventually
 
 ENDS_BADLY = f"import os, signal; signal.signal(signal.SIGTERM, lambda *_: os._exit(3)); {READY}; signal.pause()"
 ANSWERS = """
@@ -43,8 +43,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body[:5]); self.wfile.flush(); os._exit(1)
         self.wfile.write(body)
     log_message = lambda *_: None
-server = http.server.ThreadingHTTPServer(("127.0.0.1", %d), Handler)
-print("ready", flush=True)
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+print("ready", server.server_port, flush=True)
 server.serve_forever()
 """
 
@@ -55,8 +55,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200); self.end_headers(); self.wfile.write(%r.encode())
     log_message = lambda *_: None
-server = http.server.ThreadingHTTPServer(("127.0.0.1", %d), Handler)
-print("ready", flush=True)
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+print("ready", server.server_port, flush=True)
 server.serve_forever()
 """
 ROUTER_SEES = """# TYPE stratos_router_workers gauge
@@ -149,7 +149,7 @@ async def test_a_process_that_goes_on_under_the_fault_is_no_effect() -> None:
         name = await cluster.add_pod("decode-worker")
         in_effect = asyncio.Event()
         strike = asyncio.create_task(faults.strike(Fault("stop", "decode-0", lasting_s=2), in_effect))
-        await asyncio.wait_for(in_effect.wait(), 30)
+        await asyncio.wait_for(in_effect.wait(), LIMIT_S)
         os.kill(cluster.containers[name].process.pid, signal.SIGCONT)
         with pytest.raises(NoEffect, match="computed while it should have stood still"):
             await strike
@@ -160,7 +160,7 @@ async def test_a_run_that_is_cancelled_leaves_no_process_that_stands_still_and_n
         name = await cluster.add_pod("decode-worker")
         process, in_effect = psutil.Process(cluster.containers[name].process.pid), asyncio.Event()
         strike = asyncio.create_task(faults.strike(Fault("stop", "decode-0", lasting_s=1), in_effect))
-        await asyncio.wait_for(in_effect.wait(), 30)
+        await asyncio.wait_for(in_effect.wait(), LIMIT_S)
         strike.cancel()
         with pytest.raises(asyncio.CancelledError):
             await strike
@@ -232,22 +232,23 @@ async def test_a_node_is_uncordoned_whatever_becomes_of_its_drain() -> None:
         assert cluster.node["spec"]["unschedulable"] is True, "it was cordoned before"
 
 
-async def test_connections_go_to_the_ready_gateways_by_turns_and_end_with_them(unused_tcp_port_factory: object) -> None:
-    ports = [unused_tcp_port_factory() for _ in range(2)]  # type: ignore[operator]
+async def test_connections_go_to_the_ready_gateways_by_turns_and_end_with_them() -> None:
     async with fake_pods() as cluster, opened(cluster) as (release, _, _):
-        for port in ports:
-            await cluster.add_pod("gateway", program=ANSWERS % port, ports={"http": port, "metrics": port})
-        picked: list[int] = []
+        names = [await cluster.add_pod("gateway", program=ANSWERS, ports=("http", "metrics")) for _ in range(2)]
+        picked: list[str] = []
 
         async def pick() -> tuple[str, int]:
             path, port = await release.next_gateway("http")
-            picked.append(port)
+            picked.append(path)
             return path, port
 
-        async with forwarded(release.api, pick) as address, httpx.AsyncClient(trust_env=False) as client:
+        async with (
+            forwarded(release.api, pick) as address,
+            httpx.AsyncClient(trust_env=False, timeout=LIMIT_S) as client,
+        ):
             for _ in range(2):
                 assert (await client.get(f"http://{address}/", headers={"connection": "close"})).status_code == 200
-            assert set(picked) == set(ports)
+            assert sorted(picked) == [f"{PODS}/{name}" for name in names]
             first, second = [await release.metrics(await release.pod(name)) for name in ("gateway-0", "gateway-1")]
             assert metric_of(first, "running") == 5
             assert metric_of(second, "running", {"pool": "b"}) == 3
@@ -260,18 +261,15 @@ async def test_connections_go_to_the_ready_gateways_by_turns_and_end_with_them(u
                 await client.get(f"http://{address}/", headers={"connection": "close"})
 
 
-async def test_a_release_is_whole_when_every_router_sees_every_worker(unused_tcp_port_factory: object) -> None:
-    ports = [unused_tcp_port_factory() for _ in range(2)]  # type: ignore[operator]
+async def test_a_release_is_whole_when_every_router_sees_every_worker() -> None:
     async with fake_pods() as cluster, opened(cluster) as (release, nodes, _):
         unused: Any = None
         target = ClusterTarget(release, "http://127.0.0.1:1/v1", unused, nodes)
         seen = ROUTER_SEES % 1
-        await cluster.add_pod("router", program=SHOWS % (seen, ports[0]), ports={"metrics": ports[0]})
-        working = await cluster.add_pod(
-            "decode-worker", program=SHOWS % (IS_BUSY, ports[1]), ports={"metrics": ports[1]}
-        )
+        await cluster.add_pod("router", program=SHOWS % seen, ports=["metrics"])
+        working = await cluster.add_pod("decode-worker", program=SHOWS % IS_BUSY, ports=["metrics"])
         assert not await target.is_whole(), "the router sees one that is not there"
-        await cluster.add_pod("prefill-worker", ports={"metrics": 1})
+        await cluster.add_pod("prefill-worker", ports=["metrics"])
         assert await target.is_whole()
         assert await target.is_busy({"decode-0"})
         assert not await target.is_busy({"prefill-0"}), "it does not answer"
@@ -279,12 +277,10 @@ async def test_a_release_is_whole_when_every_router_sees_every_worker(unused_tcp
         assert not await target.is_whole()
 
 
-async def test_broken_hand_offs_are_those_that_decode_workers_saw(unused_tcp_port: int) -> None:
+async def test_broken_hand_offs_are_those_that_decode_workers_saw() -> None:
     async with fake_pods() as cluster, opened(cluster) as (release, _, faults):
-        await cluster.add_pod(
-            "decode-worker", program=SHOWS % (HANDOFFS, unused_tcp_port), ports={"metrics": unused_tcp_port}
-        )
-        await cluster.add_pod("decode-worker", ports={"metrics": 1})
+        await cluster.add_pod("decode-worker", program=SHOWS % HANDOFFS, ports=["metrics"])
+        await cluster.add_pod("decode-worker", ports=["metrics"])
         assert await release.broken_handoffs() == 4
         await cluster.add_pod("prefill-worker")
         proof = await faults.strike(Fault("stop", "prefill-0", lasting_s=0.1), asyncio.Event())
@@ -324,7 +320,7 @@ async def test_a_partition_drops_what_comes_and_goes_and_lets_it_pass_in_the_end
         assert in_effect == {"in_effect": True}
         assert outcome["proof"]["packets_in_dropped"] > 0
         assert outcome["proof"]["refused_at_ports"] == 1
-        _, writer = await asyncio.wait_for(asyncio.open_connection("10.213.7.2", port), 30)
+        _, writer = await asyncio.wait_for(asyncio.open_connection("10.213.7.2", port), LIMIT_S)
         writer.close()
         assert "no packet came or went" in quiet, "before anyone spoke"
     finally:

@@ -21,6 +21,7 @@ from stratos.cli.chaos.faults.fault import Fault
 from stratos.cli.chaos.faults.waking import undone_in_the_end
 from tests.support.chaos.places import OneProcess
 from tests.support.chaos.victim import Victim, begun, cancelled, effect_of, running_sleeper, running_victim
+from tests.support.waiting import LIMIT_S
 
 EFBIG, ENOMEM = 27, 12
 NEW = b"a block of another tenant"
@@ -198,7 +199,7 @@ async def test_bits_of_the_host_tier_are_flipped_while_the_fault_lasts_and_the_w
                 again.set()
 
     strike = asyncio.ensure_future(Fault("corrupt-tier", "victim", lasting_s=600).strike(place, Look()))
-    await asyncio.wait_for(again.wait(), 60)
+    await asyncio.wait_for(again.wait(), LIMIT_S)
     await cancelled(strike)
     for content in seen:
         assert [content[at] for at in (0, 2 << 16, 3 << 16)] == [1, 4, 0], "once each, and none where nothing ever was"

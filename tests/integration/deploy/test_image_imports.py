@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from deploy.images.requirements import requirements
 from tests.support.kube.dockerfiles import read_image
 from tests.support.paths import ROOT
+from tests.support.waiting import LIMIT_S
 
 DOCKERFILE = ROOT / "deploy" / "images" / "service.Dockerfile"
 RUNS = {
@@ -74,7 +75,7 @@ def test_a_service_starts_with_the_packages_of_its_image(service: str) -> None:
     ]
     assert {"pytest", "redis" if service == "worker" else "torch"} <= set(hidden), "the hiding works"
     command = [sys.executable, "-c", PROGRAM, ",".join(hidden), *RUNS[service]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -62,11 +62,9 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench_at(
-    url: str, num_workers: int = 1, timeout_s: float = 5.0, clock: Clock | None = None, **ledger: Any
-) -> AsyncIterator[Bench]:
+async def bench_at(url: str, num_workers: int = 1, clock: Clock | None = None, **ledger: Any) -> AsyncIterator[Bench]:
     async with AsyncExitStack() as stack:
-        redis = await stack.enter_async_context(open_redis(url, timeout_s=timeout_s))
+        redis = await stack.enter_async_context(open_redis(url))
         store = LedgerStore(redis, RecordStoreConfig())
         reader = UsageReader(redis, RecordStoreConfig())
         readings = UsageReadings(reader, clock or SystemClock(), 60)
@@ -341,7 +339,7 @@ async def test_only_equal_requests_with_a_determined_output_share_an_answer(benc
 
 async def test_redis_away_fills_the_spool_which_is_replayed_once(redis_server: RedisServer, tmp_path: Path) -> None:
     spool = tmp_path / "spool"
-    async with bench_at(redis_server.url, timeout_s=0.3, spool_path=spool) as bench:
+    async with bench_at(redis_server.url, spool_path=spool) as bench:
         redis_server.kill()
         for _ in range(3):
             assert (await bench.complete(max_tokens=2)).status_code == 200

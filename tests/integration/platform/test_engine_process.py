@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.support.promises import KEY, Promised
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from tests.support.worlds.platform_process import PlatformProcess, gone, running_platform
 
 ENV = {"STRATOS_DECODE_WORKER_ENGINE_PROCESS": "process", "STRATOS_DECODE_WORKER_FAKE__STEP_S": "0.02"}
@@ -60,7 +60,7 @@ def decoding(platform: PlatformProcess, children: dict[int, int]) -> int | None:
 def streamed(platform: PlatformProcess, disturb: Callable[[int], None] | None = None) -> list[int]:
     """Token ids of a stream whose engine is disturbed once it has begun; of the next one where it was over before."""
     children = engines(platform)
-    client = openai.OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=60)
+    client = openai.OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=LIMIT_S)
     got: list[int] = []
     for chunk in client.completions.create(stream=True, **FIELDS):
         got += chunk.choices[0].token_ids or []

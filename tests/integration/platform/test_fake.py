@@ -30,7 +30,7 @@ from tests.support.kv.fault_rounds import ROUNDS, is_whole, strike
 from tests.support.paths import FIXTURES
 from tests.support.servers import warm_process
 from tests.support.servers.certificates import CertificateFolder
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from tests.support.worlds.platform_process import PlatformProcess, gone, launch_platform, running_platform, state_of
 
 GUARD = FIXTURES / "network_guard"
@@ -66,7 +66,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory, guard_dir: Path) -> Itera
 
 
 def client_of(platform: PlatformProcess) -> openai.OpenAI:
-    return openai.OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=60)
+    return openai.OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=LIMIT_S)
 
 
 def token_ids(platform: PlatformProcess, num_tokens: int, prompt: str | list[int] = PROMPT, **more: Any) -> list[int]:
@@ -143,7 +143,7 @@ def test_a_stream_outlives_new_certificates_and_a_new_ca(platform: PlatformProce
     assert (folder.path / PeerRole.GATEWAY / "tls.crt").read_bytes() != old
     processes = platform.processes()
     wait_until(lambda: {w["is_live"] for w in platform.status()["workers"]} == {True}, what="every worker alive")
-    metrics = httpx.get(f"http://{processes['prefill-0']['metrics_address']}/metrics", timeout=60).text
+    metrics = httpx.get(f"http://{processes['prefill-0']['metrics_address']}/metrics", timeout=LIMIT_S).text
     assert 'stratos_kv_transfer_bytes_total{direction="sent",transport="tls"}' in metrics
     assert "stratos_tls_certificate_expiry_timestamp_seconds" in metrics
 
@@ -158,9 +158,11 @@ def test_keys_are_made_listed_and_revoked(platform: PlatformProcess) -> None:
     key_id = key.split("-")[1]
     assert any(key_id in line and "active" in line for line in platform.stratos("keys", "list").stdout.splitlines())
     url, headers = f"{platform.base_url}/models", {"Authorization": f"Bearer {key}"}
-    assert httpx.get(url, headers=headers, timeout=60).status_code == 200
+    assert httpx.get(url, headers=headers, timeout=LIMIT_S).status_code == 200
     platform.stratos("keys", "revoke", key_id)
-    wait_until(lambda: httpx.get(url, headers=headers, timeout=60).status_code == 401, what="the end of a revoked key")
+    wait_until(
+        lambda: httpx.get(url, headers=headers, timeout=LIMIT_S).status_code == 401, what="the end of a revoked key"
+    )
 
 
 def test_chat_streams_an_answer(platform: PlatformProcess) -> None:
@@ -274,6 +276,7 @@ def test_a_second_platform_takes_the_next_port(platform: PlatformProcess) -> Non
     assert token_ids(platform, 5)
 
 
+@pytest.mark.slow
 def test_simulated_workers_serve_streams_beside_the_others(platform: PlatformProcess) -> None:
     prompts = [f"{index} {PROMPT}" for index in range(12)]  # a cached one would go where it is cached
     argv = ["stratos.cli", "sim-worker", "--count", "4", "--data-dir", str(platform.data_dir)]

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from tests.support.reference.gguf_models import save_shipped_gguf
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from tests.support.worlds.platform_process import running_platform
 
 PROMPT = "def read_lines(path):\n    with open(path) as file:\n" * 3
@@ -22,7 +22,7 @@ def test_a_gguf_file_is_served(tmp_path: Path, name: str, scheme: str) -> None:
     path = save_shipped_gguf(tmp_path / f"{name}.gguf")
     with running_platform(tmp_path, "--max-decode", "1", "--model", str(path)) as platform:
         assert "of them stay quantised" in platform.output
-        client = openai.OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=120)
+        client = openai.OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=LIMIT_S)
         (model,) = client.models.list().data
         assert (model.id, model.model_extra["quantization"]) == (name, scheme)
         texts, request_ids = [], []
@@ -45,5 +45,5 @@ def test_a_gguf_file_is_served(tmp_path: Path, name: str, scheme: str) -> None:
 
 
 def _found(url: str, api_key: str) -> httpx.Response | None:
-    answer = httpx.get(url, headers={"authorization": f"Bearer {api_key}"}, timeout=60)
+    answer = httpx.get(url, headers={"authorization": f"Bearer {api_key}"}, timeout=LIMIT_S)
     return None if answer.status_code == 404 else answer.raise_for_status()

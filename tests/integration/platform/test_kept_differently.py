@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.waiting import LIMIT_S
 from tests.support.worlds.family_models import CONTEXT, PROMPT, local_tokens, save_served
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
@@ -36,7 +37,7 @@ def streamed(platform: PlatformProcess, *, is_killed: bool = False) -> list[int]
     }  # fmt: skip
     headers, tokens = {"authorization": f"Bearer {platform.api_key}"}, list[int]()
     with (
-        httpx.Client(base_url=platform.base_url, headers=headers, timeout=120, trust_env=False) as client,
+        httpx.Client(base_url=platform.base_url, headers=headers, timeout=LIMIT_S, trust_env=False) as client,
         client.stream("POST", "/completions", json=body) as answer,
     ):
         for event in answer.iter_lines():

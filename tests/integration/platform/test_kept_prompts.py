@@ -18,7 +18,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT_S, eventually
 from tests.support.worlds.platform_process import MTLS, PlatformProcess, running_platform
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -52,7 +52,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProce
 def admin(platform: PlatformProcess) -> Iterator[httpx.Client]:
     admin_key = platform.stratos("keys", "create", "--tenant", "platform", "--role", "admin").stdout.strip()
     url, headers = platform.facts()["admin_url"], {"authorization": f"Bearer {admin_key}"}
-    with httpx.Client(base_url=f"{url}/admin/v1", headers=headers, timeout=60, trust_env=False) as admin:
+    with httpx.Client(base_url=f"{url}/admin/v1", headers=headers, timeout=LIMIT_S, trust_env=False) as admin:
         answer = admin.post("/declaration", json=DECLARED)
         assert answer.status_code == 200, answer.text
         yield admin
@@ -105,7 +105,7 @@ def of_device(platform: PlatformProcess, metric: str) -> dict[str, float]:
     found = {}
     for name, process in platform.processes().items():
         if name.startswith("decode"):
-            text = httpx.get(f"http://{process['metrics_address']}/metrics", trust_env=False, timeout=60).text
+            text = httpx.get(f"http://{process['metrics_address']}/metrics", trust_env=False, timeout=LIMIT_S).text
             samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
             found[name] = sum(s.value for s in samples if s.name == metric and s.labels["tier"] == "device")
     return found

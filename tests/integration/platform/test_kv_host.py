@@ -9,6 +9,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.waiting import LIMIT_S
 from tests.support.worlds.platform_process import MTLS, PlatformProcess, running_platform
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -34,7 +35,9 @@ def ask(platform: PlatformProcess, kind: int) -> tuple[list[int], int]:
         "max_tokens": 8, "temperature": 0, "return_token_ids": True, "ignore_eos": True,
     }  # fmt: skip
     headers = {"authorization": f"Bearer {platform.api_key}"}
-    answer = httpx.post(f"{platform.base_url}/completions", json=body, headers=headers, timeout=120, trust_env=False)
+    answer = httpx.post(
+        f"{platform.base_url}/completions", json=body, headers=headers, timeout=LIMIT_S, trust_env=False
+    )
     assert answer.status_code == 200, answer.text
     told = answer.json()
     return told["choices"][0]["token_ids"], told["usage"]["prompt_tokens_details"]["cached_tokens"]
@@ -43,7 +46,7 @@ def ask(platform: PlatformProcess, kind: int) -> tuple[list[int], int]:
 def blocks(platform: PlatformProcess) -> Blocks:
     """By metric, and state or direction or tier."""
     address = platform.processes()["decode-0"]["metrics_address"]
-    text = httpx.get(f"http://{address}/metrics", trust_env=False, timeout=60).text
+    text = httpx.get(f"http://{address}/metrics", trust_env=False, timeout=LIMIT_S).text
     found: Blocks = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -47,7 +47,9 @@ def ask(platform: PlatformProcess, kind: int, key: str = "") -> tuple[list[int],
         "model": "base", "prompt": prompt(kind), "max_tokens": 24, "temperature": 0, "return_token_ids": True,
         "ignore_eos": True,
     }  # fmt: skip
-    answer = httpx.post(f"{platform.base_url}/completions", json=body, headers=headers, timeout=120, trust_env=False)
+    answer = httpx.post(
+        f"{platform.base_url}/completions", json=body, headers=headers, timeout=LIMIT_S, trust_env=False
+    )
     assert answer.status_code == 200, answer.text
     told = answer.json()
     return told["choices"][0]["token_ids"], told["usage"]["prompt_tokens_details"]["cached_tokens"]
@@ -55,7 +57,7 @@ def ask(platform: PlatformProcess, kind: int, key: str = "") -> tuple[list[int],
 
 def metric(platform: PlatformProcess, name: str, **labels: str) -> float:
     address = platform.processes()["decode-0"]["metrics_address"]
-    text = httpx.get(f"http://{address}/metrics", trust_env=False, timeout=60).text
+    text = httpx.get(f"http://{address}/metrics", trust_env=False, timeout=LIMIT_S).text
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     return sum(s.value for s in samples if s.name == name and labels.items() <= s.labels.items())
 
@@ -83,7 +85,7 @@ def kill_worker(platform: PlatformProcess) -> None:
             and bool(platform.status()["workers"])
         )
 
-    wait_until(is_back, timeout_s=120)
+    wait_until(is_back)
 
 
 def test_a_prefix_outlives_its_worker_on_disk_and_never_comes_back_wrong(platform: PlatformProcess) -> None:
@@ -91,17 +93,15 @@ def test_a_prefix_outlives_its_worker_on_disk_and_never_comes_back_wrong(platfor
     assert num_cached == 0
     for kind in range(1, 6):
         ask(platform, kind)  # they push the first one out of a pool of 64 blocks
-    wait_until(lambda: metric(platform, "stratos_kv_disk_blocks", state="stored") >= 25, timeout_s=60)
+    wait_until(lambda: metric(platform, "stratos_kv_disk_blocks", state="stored") >= 25)
 
     kill_worker(platform)
     again, num_cached = ask(platform, 0)
     assert again == first
     assert num_cached >= PROMPT_TOKENS // 2
     # The worker shows its counts in turns, which come later than an answer does.
-    wait_until(
-        lambda: metric(platform, "stratos_kv_disk_moved_blocks_total", direction="in") * 16 == num_cached, timeout_s=60
-    )
-    wait_until(lambda: metric(platform, "stratos_kv_disk_blocks", state="stored") == len(files(platform)), timeout_s=60)
+    wait_until(lambda: metric(platform, "stratos_kv_disk_moved_blocks_total", direction="in") * 16 == num_cached)
+    wait_until(lambda: metric(platform, "stratos_kv_disk_blocks", state="stored") == len(files(platform)))
     assert metric(platform, "stratos_kv_disk_bytes") == sum(path.stat().st_size for path in files(platform))
 
     for number, path in enumerate(files(platform)):
@@ -111,7 +111,7 @@ def test_a_prefix_outlives_its_worker_on_disk_and_never_comes_back_wrong(platfor
     kill_worker(platform)
     again, num_cached = ask(platform, 0)
     assert (again, num_cached) == (first, 0)
-    wait_until(lambda: num_refused(platform) == 1, timeout_s=60)
+    wait_until(lambda: num_refused(platform) == 1)
     assert metric(platform, "stratos_kv_disk_moved_blocks_total", direction="in") == 0
 
 
@@ -121,12 +121,12 @@ def test_a_deleted_tenant_leaves_no_file(platform: PlatformProcess) -> None:
     key = platform.stratos("keys", "create", "--tenant", "leaves").stdout.strip()
     for kind in range(10, 15):
         ask(platform, kind, key)
-    wait_until(lambda: {path.parent for path in files(platform)} - before, timeout_s=60)
+    wait_until(lambda: {path.parent for path in files(platform)} - before)
     (folder,) = {path.parent for path in files(platform)} - before
     url, headers = platform.facts()["admin_url"], {"authorization": f"Bearer {admin_key}"}
-    answer = httpx.delete(f"{url}/admin/v1/tenants/leaves", headers=headers, timeout=60, trust_env=False)
+    answer = httpx.delete(f"{url}/admin/v1/tenants/leaves", headers=headers, timeout=LIMIT_S, trust_env=False)
     assert answer.status_code == 200, answer.text
-    wait_until(lambda: not folder.exists(), timeout_s=60)
+    wait_until(lambda: not folder.exists())
     assert before <= {path.parent for path in files(platform)}
     # counts of an engine in a process of its own come some 50 ms later
-    wait_until(lambda: metric(platform, "stratos_kv_disk_dropped_blocks_total", reason="forgotten") > 0, timeout_s=60)
+    wait_until(lambda: metric(platform, "stratos_kv_disk_dropped_blocks_total", reason="forgotten") > 0)

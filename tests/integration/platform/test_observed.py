@@ -37,7 +37,7 @@ from tests.support.observed.promql import OF_A_CLUSTER, selectors
 from tests.support.paths import FIXTURES
 from tests.support.reference.adapter_folders import write_adapter
 from tests.support.servers.prometheus import ask, fetch, need
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
 pytestmark = pytest.mark.monitoring
@@ -155,7 +155,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory, recorded: str) -> Iterato
         (data_dir / "choices.json").write_text(json.dumps(CHOICES))
         platform.stratos("models", "auto", "--rules", str(data_dir / "choices.json"), "--key", admin)
         headers = {"Authorization": f"Bearer {key}"}
-        with httpx.Client(base_url=platform.base_url, headers=headers, timeout=30) as http:
+        with httpx.Client(base_url=platform.base_url, headers=headers, timeout=LIMIT_S) as http:
             for name in ("tuned", "auto"):
                 wait_until(lambda name=name: _is_listed(http, name), what=f"the model {name} at the gateway")
             counted = Counted(http)
@@ -200,7 +200,9 @@ def _load(platform: PlatformProcess, counted: Counted) -> None:
     counted.ask(1002, n=5)
     body = {"model": "base", "prompt": "leave me", "max_tokens": 3000, "stream": True, "ignore_eos": True}
     headers = {"Authorization": f"Bearer {platform.api_key}"}
-    with httpx.stream("POST", f"{platform.base_url}/completions", json=body, headers=headers, timeout=30) as answer:
+    with httpx.stream(
+        "POST", f"{platform.base_url}/completions", json=body, headers=headers, timeout=LIMIT_S
+    ) as answer:
         next(answer.iter_lines())
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT_S, eventually
 from tests.support.worlds.platform_process import MTLS, PlatformProcess, running_platform
 
 LABELLED, OTHER = "decode-1", "decode-0"
@@ -43,7 +43,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProce
 def keys(platform: PlatformProcess) -> dict[str, str]:
     admin_key = platform.stratos("keys", "create", "--tenant", "platform", "--role", "admin").stdout.strip()
     url, headers = platform.facts()["admin_url"], {"authorization": f"Bearer {admin_key}"}
-    with httpx.Client(base_url=f"{url}/admin/v1", headers=headers, timeout=60, trust_env=False) as admin:
+    with httpx.Client(base_url=f"{url}/admin/v1", headers=headers, timeout=LIMIT_S, trust_env=False) as admin:
         assert admin.post("/declaration", json=DECLARED).status_code == 200
         return {name: admin.post("/keys", json={"tenant": name}).json()["key"] for name in DECLARED["tenants"]}
 

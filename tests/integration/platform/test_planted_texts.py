@@ -20,7 +20,7 @@ import redis
 
 from tests.support.paths import SHIPPED_ADAPTERS
 from tests.support.servers.planted_text import has_one, id_forms, kept_by, text_forms
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT_S, eventually
 from tests.support.worlds.platform_process import MTLS, PlatformProcess, running_platform
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -153,7 +153,7 @@ def open_client(platform: PlatformProcess) -> httpx.AsyncClient:
     """Client of a tenant whose answers are kept for others who ask the same, and that has an adapter."""
     admin = platform.stratos("keys", "create", "--tenant", "platform", "--role", "admin").stdout.strip()
     headers = {"authorization": f"Bearer {admin}"}
-    with httpx.Client(base_url=f"{platform.facts()['admin_url']}/admin/v1", headers=headers, timeout=120) as http:
+    with httpx.Client(base_url=f"{platform.facts()['admin_url']}/admin/v1", headers=headers, timeout=LIMIT_S) as http:
         assert http.post("/declaration", json=DECLARED).status_code == 200
         key = str(http.post("/keys", json={"tenant": "keeper", "name": IN_CLEAR["name of a key"]}).json()["key"])
     with tempfile.TemporaryDirectory() as folder:

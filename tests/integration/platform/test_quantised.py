@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import openai
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from tests.support.worlds.platform_process import running_platform
 
 PROMPT = "def read_lines(path):\n    with open(path) as file:\n" * 3
@@ -19,7 +19,7 @@ def test_a_quantised_model_serves_and_says_so(tmp_path: Path) -> None:
         tmp_path, "--max-decode", "1", "--quantization", "int8", "--kv-cache-dtype", "int8"
     ) as platform:
         assert "of them stay quantised" in platform.output
-        client = openai.OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=120)
+        client = openai.OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=LIMIT_S)
         schemes = {model.id: model.model_extra["quantization"] for model in client.models.list().data}
         assert set(schemes.values()) == {"int8-rows-at-load"}
 
@@ -45,5 +45,5 @@ def test_a_quantised_model_serves_and_says_so(tmp_path: Path) -> None:
 
 
 def _found(url: str, headers: dict[str, str]) -> httpx.Response | None:
-    answer = httpx.get(url, headers=headers, timeout=60)
+    answer = httpx.get(url, headers=headers, timeout=LIMIT_S)
     return None if answer.status_code == 404 else answer.raise_for_status()

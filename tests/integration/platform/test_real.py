@@ -22,7 +22,7 @@ from stratos.cli.main import app
 from tests.support.paths import BASE_MODEL, MODELS, ROOT
 from tests.support.servers import warm_process
 from tests.support.tool_dialects import DIALECTS, Dialect
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
 BASE = BASE_MODEL
@@ -55,7 +55,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProce
 
 @pytest.fixture(scope="module")
 def client(platform: PlatformProcess) -> openai.OpenAI:
-    return openai.OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=120)
+    return openai.OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=LIMIT_S)
 
 
 def complete(client: openai.OpenAI, num_tokens: int, model: str = "base") -> str:
@@ -78,15 +78,16 @@ def undisturbed(client: openai.OpenAI) -> str:
     return complete(client, NUM_LONG)
 
 
+@pytest.mark.slow
 def test_curl_and_snippet_work_when_pasted(platform: PlatformProcess) -> None:
     (line,) = [line for line in platform.lines if line.startswith("curl ")]
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=LIMIT_S, check=True)
     events = [event for event in done.stdout.split("\n\n") if event]
     assert events[-1] == "data: [DONE]"
     assert len(events) > 3
     start = platform.output.index("from openai import OpenAI")
     code = platform.output[start : platform.output.index("\n\nIn another terminal")]
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 
@@ -97,7 +98,7 @@ def test_examples_run(platform: PlatformProcess, example: str) -> None:
     if example.endswith(".py"):
         done = warm_process.run(program, env=env)
     else:
-        done = subprocess.run(["bash", program], env=env, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(["bash", program], env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip()
 
@@ -107,7 +108,7 @@ def test_examples_run(platform: PlatformProcess, example: str) -> None:
 def test_the_tool_model_calls_by_itself_in_every_dialect(
     platform: PlatformProcess, dialect: Dialect, is_streamed: bool
 ) -> None:
-    with httpx.Client(base_url=platform.base_url, timeout=120, trust_env=False) as http:
+    with httpx.Client(base_url=platform.base_url, timeout=LIMIT_S, trust_env=False) as http:
         http.headers["authorization"] = f"Bearer {platform.api_key}"
         talk = dialect.conversation(http, is_streamed=is_streamed)
         talk.say("What is the weather in Paris?")
@@ -140,7 +141,7 @@ def test_the_output_of_one_tenant_is_marked_and_detected(
 ) -> None:
     key = re.search(r"sk-[0-9a-f-]+", platform.stratos("keys", "create", "--tenant", "marked").stdout)
     assert key is not None
-    marked, verdicts = openai.OpenAI(base_url=platform.base_url, api_key=key[0], max_retries=0, timeout=120), []
+    marked, verdicts = openai.OpenAI(base_url=platform.base_url, api_key=key[0], max_retries=0, timeout=LIMIT_S), []
     (tmp_path / "key").write_text(WATERMARK_KEY)
     for sender in (marked, client):
         answer = sender.completions.create(

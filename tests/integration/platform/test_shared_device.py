@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.platform.models.calls import client_of
 from tests.support.paths import BASE_MODEL, MODELS
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT_S, eventually
 from tests.support.worlds.platform_process import MTLS, PlatformProcess, running_platform
 
 SIZE = ("--prefill", "1", "--decode", "1", "--gateways", "2", "--routers", "2")
@@ -109,6 +109,7 @@ async def test_alternating_load_loses_nothing_and_changes_seldom(platform: Platf
     assert 1 <= num_changes <= SECONDS / RESIDENCY_S + 1
 
 
+@pytest.mark.slow
 async def test_a_batch_waits_while_a_client_of_the_awake_model_asks_and_gets_its_turn_in_the_end(
     platform: PlatformProcess,
 ) -> None:
@@ -163,7 +164,7 @@ async def is_back(platform: PlatformProcess, pid: int) -> bool:
 async def changes(platform: PlatformProcess) -> float:
     """Turns that were given so far."""
     page = (await asyncio.to_thread(platform.processes))["autoscaler"]["metrics_address"]
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=LIMIT_S) as client:
         text = (await client.get(f"http://{page}/metrics")).text
     return sum(
         float(line.split()[-1])

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 from safetensors.torch import load_file, save_file
 
 from tests.support.paths import BASE_MODEL
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from tests.support.worlds.platform_process import gone, launch_platform, running_platform
 
 SHIPPED = BASE_MODEL
@@ -114,7 +115,7 @@ def test_a_killed_supervisor_takes_every_process_with_it(tmp_path: Path) -> None
     children = platform.children()
     assert {"valkey-server"} <= {child.name() for child in children}
     platform.popen.send_signal(signal.SIGKILL)
-    platform.popen.wait(10)
+    platform.popen.wait(LIMIT_S)
     wait_until(lambda: gone(children), what="the end of every process")
     left_behind = platform.shm_dir()
     with running_platform(tmp_path / "data", "--engine", "fake") as again:
@@ -123,23 +124,35 @@ def test_a_killed_supervisor_takes_every_process_with_it(tmp_path: Path) -> None
         assert len(list((tmp_path / "data" / "run").iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_a_supervisor_killed_while_it_starts_takes_every_process_with_it(tmp_path: Path) -> None:
     platform = launch_platform(tmp_path / "data", "--engine", "fake", is_executed=True)
     platform.wait_for("redis ")
     children = wait_until(lambda: [c for c in platform.children() if len(platform.children()) >= 4])
     platform.popen.send_signal(signal.SIGKILL)
-    platform.popen.wait(10)
+    platform.popen.wait(LIMIT_S)
     wait_until(lambda: gone(children), what="the end of every process")
 
 
-def test_ctrl_c_while_it_starts(tmp_path: Path) -> None:
-    platform = launch_platform(tmp_path / "data", "--engine", "fake", is_executed=True)
+@pytest.mark.parametrize("is_executed", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_ctrl_c_while_it_starts(tmp_path: Path, *, is_executed: bool) -> None:
+    platform = launch_platform(tmp_path / "data", "--engine", "fake", is_executed=is_executed)
     platform.wait_for("redis ")
     children = platform.children()
     assert platform.stop(signal.SIGINT) == 0
     assert gone(children)
     assert "Traceback" not in platform.output
     assert not list((tmp_path / "data" / "run").iterdir())
+
+
+@pytest.mark.slow
+def test_a_platform_whose_processes_import_all_themselves_serves(tmp_path: Path) -> None:
+    """As a user's do; the tests' other platforms are forks with their imports done."""
+    with running_platform(tmp_path, is_executed=True) as platform:
+        ask = {"model": "base", "prompt": [5, 6], "max_tokens": 3}
+        headers = {"authorization": f"Bearer {platform.api_key}"}
+        answer = httpx.post(f"{platform.base_url}/completions", json=ask, headers=headers, timeout=LIMIT_S)
+        assert answer.status_code == 200, answer.text
 
 
 def test_decode_workers_come_with_the_first_request_and_leave_when_none_comes(tmp_path: Path) -> None:
@@ -150,6 +163,6 @@ def test_decode_workers_come_with_the_first_request_and_leave_when_none_comes(tm
         headers = {"authorization": f"Bearer {platform.api_key}"}
         ask = {"model": "base", "prompt": [5, 6], "max_tokens": 3}
         for _ in range(2):
-            answer = httpx.post(f"{platform.base_url}/completions", json=ask, headers=headers, timeout=90)
+            answer = httpx.post(f"{platform.base_url}/completions", json=ask, headers=headers, timeout=LIMIT_S)
             assert answer.status_code == 200, answer.text
             wait_until(lambda: platform.status()["workers"] == [], "its worker has left")

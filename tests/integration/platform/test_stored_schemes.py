@@ -14,7 +14,7 @@ import pytest
 from tests.support.paths import MODELS
 from tests.support.reference.gguf_models import save_shipped_gguf
 from tests.support.reference.quantised_models import save_shipped
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
 PROMPT = "def read_lines(path):\n    with open(path) as file:\n" * 3
@@ -46,7 +46,7 @@ def test_a_checkpoint_is_served_and_a_stream_outlives_its_worker(tmp_path: Path,
     scheme, adapters = SCHEMES[name].rpartition(".")[0], str(MODELS / "adapters" / "unit-tests")
     with running_platform(tmp_path, *size, "--model", str(model)) as platform:
         assert "of them stay quantised" in platform.output
-        client = openai.OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=120)
+        client = openai.OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=LIMIT_S)
         (card,) = client.models.list().data
         assert (card.id, card.model_extra["quantization"]) == (model.stem, scheme)
         expected, request_id = streamed(client, card.id)
@@ -84,5 +84,5 @@ def decoding(platform: PlatformProcess) -> str | None:
 
 
 def found(platform: PlatformProcess, url: str) -> httpx.Response | None:
-    answer = httpx.get(url, headers={"authorization": f"Bearer {platform.api_key}"}, timeout=60)
+    answer = httpx.get(url, headers={"authorization": f"Bearer {platform.api_key}"}, timeout=LIMIT_S)
     return None if answer.status_code == 404 else answer.raise_for_status()

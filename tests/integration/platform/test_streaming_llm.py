@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stratos.engine.native.isa import cpu_flags, supported_sets
 from tests.support.paths import BASE_MODEL
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from tests.support.worlds.core_driver import make_core, make_request, run
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
@@ -77,7 +77,9 @@ def ask(platform: PlatformProcess, kind: int) -> tuple[list[int], int]:
         "ignore_eos": True,
     }  # fmt: skip
     headers = {"authorization": f"Bearer {platform.api_key}"}
-    answer = httpx.post(f"{platform.base_url}/completions", json=body, headers=headers, timeout=120, trust_env=False)
+    answer = httpx.post(
+        f"{platform.base_url}/completions", json=body, headers=headers, timeout=LIMIT_S, trust_env=False
+    )
     assert answer.status_code == 200, answer.text
     told = answer.json()
     return told["choices"][0]["token_ids"], told["usage"]["prompt_tokens_details"]["cached_tokens"]
@@ -98,11 +100,11 @@ def kill(platform: PlatformProcess, name: str) -> None:
             return False
         return len(platform.status()["workers"]) == 3
 
-    wait_until(is_back, timeout_s=120)
+    wait_until(is_back)
 
 
 def metrics_of(facts: dict[str, Any]) -> str:
-    return httpx.get(f"http://{facts['metrics_address']}/metrics", trust_env=False, timeout=60).text
+    return httpx.get(f"http://{facts['metrics_address']}/metrics", trust_env=False, timeout=LIMIT_S).text
 
 
 def handed_over(platform: PlatformProcess) -> float:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from tests.support.worlds.platform_process import MTLS, PlatformProcess, running_platform
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ def ask(platform: PlatformProcess, key: str, num_tokens: int) -> None:
     """Connections of their own, so that both gateways get some."""
     body = {"model": "base", "prompt": key[-8:], "max_tokens": num_tokens, "ignore_eos": True}
     headers = {"authorization": f"Bearer {key}"}
-    answer = httpx.post(f"{platform.base_url}/completions", headers=headers, json=body, timeout=60)
+    answer = httpx.post(f"{platform.base_url}/completions", headers=headers, json=body, timeout=LIMIT_S)
     assert answer.status_code == 200, answer.text
 
 

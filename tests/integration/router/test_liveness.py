@@ -16,7 +16,7 @@ from stratos.rpc.clients.router import RouterClient
 from tests.support.promises import Promised
 from tests.support.servers import warm_process
 from tests.support.servers.warm_process import WarmProcess
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT_S, eventually
 from tests.support.worlds.router_world import (
     ask,
     by_id,
@@ -161,7 +161,7 @@ async def test_metrics_tell_what_happened_and_readiness_waits_for_the_worker_lis
 
 
 def _get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=60) as answer:
+    with urllib.request.urlopen(url, timeout=LIMIT_S) as answer:
         return str(answer.read().decode())
 
 

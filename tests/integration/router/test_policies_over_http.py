@@ -31,7 +31,7 @@ from stratos_gateway.routers.router_set import RouterSet
 from stratos_gateway.routers.settings import RoutersConfig
 from tests.support.paths import BASE_MODEL
 from tests.support.reference.shipped_model import base_digest, shipped_tokenizer
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT_S, eventually
 from tests.support.worlds.gateway_world import World as GatewayWorld
 from tests.support.worlds.gateway_world import gateway_world
 from tests.support.worlds.router_world import fleet_of, service_process, until_live
@@ -104,7 +104,7 @@ class World:
 
     async def metric(self, name: str) -> float:
         """Of the router."""
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=LIMIT_S) as client:
             text = (await client.get(f"http://{self.metrics_address}/metrics")).text
         return next((float(line.split()[-1]) for line in text.splitlines() if line.startswith(name)), 0.0)
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.support.paths import ROOT
+from tests.support.waiting import LIMIT_S
 
 pytestmark = pytest.mark.timeout(240)
 SCRIPT = ROOT / "scripts" / "gpu_check.py"
@@ -33,7 +34,7 @@ SECTIONS = [
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(SCRIPT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=220)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
 
 
 def rehearse(folder: Path, only: str) -> tuple[int, dict[str, Any]]:

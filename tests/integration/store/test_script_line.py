@@ -13,20 +13,13 @@ import uvloop
 from redis.asyncio import Redis
 
 from stratos.common.errors import DependencyDown
-from stratos.store.counters import script_line
 from stratos.store.counters.script_line import ScriptLine
 from stratos.store.records.settings import RecordStoreConfig
-from stratos.store.redis import open_redis, translate_redis_errors
+from stratos.store.redis import DEFAULT_TIMEOUT_S, open_redis, translate_redis_errors
 from tests.support.servers.server_certificates import Authority
 from tests.support.servers.tls_proxy import tls_proxy
 
 ECHO = "redis.call('INCR', KEYS[1]); return string.rep(ARGV[1], ARGV[2])"
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crowded machine may take longer for an answer than a caller would wait."""
-    monkeypatch.setattr(script_line, "DEFAULT_TIMEOUT_S", 30.0)
 
 
 @pytest.fixture
@@ -39,11 +32,11 @@ class Line:
     """A line whose answers are as long as they are wanted."""
 
     def __init__(self, redis: Redis, text: str = ECHO) -> None:
-        self._line = ScriptLine(redis, RecordStoreConfig(), text)
+        self.script = ScriptLine(redis, RecordStoreConfig(), text)
 
     async def ask(self, word: str, times: int = 1) -> object:
         with translate_redis_errors():
-            return await self._line([b"calls"], [word.encode(), b"%d" % times])
+            return await self.script([b"calls"], [word.encode(), b"%d" % times])
 
 
 async def test_answers_of_every_length(redis: Redis) -> None:
@@ -74,16 +67,20 @@ async def test_an_error_is_told_and_the_next_call_is_answered(redis: Redis) -> N
         assert await line.ask("a") == "a"
 
 
-async def test_an_answer_that_comes_too_late_is_not_that_of_the_next_call(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_its_patience_is_that_of_its_client(redis_url: str) -> None:
+    url = redis_url.partition("?")[0]
+    async with open_redis(url) as redis, open_redis(f"{url}?socket_timeout=7") as other:
+        assert [Line(client).script.timeout_s for client in (redis, other)] == [DEFAULT_TIMEOUT_S, 7.0]
+
+
+async def test_an_answer_that_comes_too_late_is_not_that_of_the_next_call(redis: Redis) -> None:
     line = Line(redis)
     assert await line.ask("a") == "a"
-    monkeypatch.setattr(script_line, "DEFAULT_TIMEOUT_S", 0.2)
+    patience_s, line.script.timeout_s = line.script.timeout_s, 0.2
     await redis.client_pause(600)
     with pytest.raises(DependencyDown):
         await line.ask("late")
-    monkeypatch.setattr(script_line, "DEFAULT_TIMEOUT_S", 30.0)
+    line.script.timeout_s = patience_s
     await redis.ping()
     assert await line.ask("b") == "b"
 

@@ -128,24 +128,21 @@ async def test_a_deletion_takes_what_is_written_while_it_runs(store: MarkedStore
     assert "not known" in await refused(gateway, made[-1])
 
 
-async def test_a_key_works_for_the_tenant_that_it_was_made_for_alone(store: MarkedStore, gateway: Follower) -> None:
+async def test_a_key_works_for_the_tenant_that_it_was_made_for_alone(
+    store: MarkedStore, gateway: Follower, redis_url: str
+) -> None:
     key = await store.keys.create_key("acme", "k")
     text = await store.redis.hget("stratos:key", parse_key(key))
     await delete_tenant(admin(store), "acme")
     await store.keys.create_key("acme", "next")
     # As if the deletion had missed it.
     await store.records.write(Kind.KEY, parse_key(key), text.partition(" ")[2], seen=await version(store, key))
-    async with following_anew(store) as fresh:
+    async with following(redis_url) as fresh:
         assert "deleted" in await refused(fresh, key)
 
 
 async def version(store: MarkedStore, key: str) -> int:
     return int((await store.redis.hget("stratos:key", parse_key(key))).partition(" ")[0])
-
-
-def following_anew(store: MarkedStore):  # type: ignore[no-untyped-def]
-    options = store.redis.connection_pool.connection_kwargs
-    return following(f"redis://{options['host']}:{options['port']}")
 
 
 async def test_a_closing_tenant_is_refused_and_its_deletion_ends_when_it_is_asked_for_again(
@@ -221,6 +218,7 @@ async def test_a_tenant_of_a_name_that_another_one_had_is_known_as_such(
     else:
         await tenants.ensure("acme")
     await tenants.set_plan("acme", "premium")
+    assert await gateway.follower.catch_up()  # it may have seen the first one, and looks again in a while
     found = await lookup.find((await tenants.get("acme")).name)
     assert found is not None
     assert (found.is_namesake, found.id != first.id) == (True, True)

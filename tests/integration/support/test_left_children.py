@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import threading
 from contextlib import AsyncExitStack
 
 import aiohttp
@@ -37,6 +38,24 @@ def test_a_child_whose_event_loop_has_ended_is_told_once() -> None:
     process = left.get_extra_info("subprocess")
     left.close()
     process.wait()
+
+
+def test_a_child_that_was_killed_and_not_waited_for_is_told() -> None:
+    async def begin() -> asyncio.BaseTransport:
+        loop, program = asyncio.get_running_loop(), [sys.executable, "-c", SLEEPS]
+        child, _ = await loop.subprocess_exec(
+            asyncio.SubprocessProtocol, *program, stdin=None, stdout=None, stderr=None
+        )
+        child.close()
+        return child
+
+    before = set(threading.enumerate())
+    process = asyncio.run(begin()).get_extra_info("subprocess")
+    for thread in set(threading.enumerate()) - before:
+        thread.join()  # asyncio's, which waits for the child, and has no loop to tell
+    process.wait()
+    (told,) = children_left()
+    assert SLEEPS[:20] in told
 
 
 async def test_a_cluster_that_ends_ends_the_programs_that_it_runs() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,10 +35,22 @@ class Container:
     process: Any = None
     restarts: int = 0
     last: Object = field(default_factory=dict)
+    is_starting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def start(self) -> None:
+    async def start(self) -> list[bytes]:
+        """The words of its first line after "ready"."""
         self.process = await asyncio.create_subprocess_exec(sys.executable, "-c", self.program, stdout=-1)
-        assert await self.process.stdout.readline() == b"ready\n"
+        first, *more = (await self.process.stdout.readline()).split()
+        assert first == b"ready"
+        return more
+
+    async def restart(self) -> None:
+        """Start it again where it has ended; one of those who ask at once does it."""
+        async with self.is_starting:
+            if self.process.returncode is not None:
+                self.last = {"terminated": {"exitCode": self.exit_code, "containerID": f"runc://{self.id}"}}
+                self.restarts += 1
+                await self.start()
 
     @property
     def id(self) -> str:
@@ -69,12 +81,14 @@ class FakePods:
         self._numbers = iter(range(10**6))
         self._leaving: set[asyncio.Task[None]] = set()
         self._running: set[asyncio.Task[Any]] = set()
+        self._is_ending = False
 
-    async def add_pod(self, component: str, *, program: str = SLEEPER, ports: dict[str, int] | None = None) -> str:
+    async def add_pod(self, component: str, *, program: str = SLEEPER, ports: Sequence[str] = ()) -> str:
+        """Add one whose program says with ``READY`` at which port it answers for all these; else nothing does."""
         name = f"stratos-{component}-{next(self._numbers):04d}"
         self.containers[name] = Container(program)
-        await self.containers[name].start()
-        listed = [{"name": port, "containerPort": number} for port, number in (ports or {}).items()]
+        number = int((await self.containers[name].start() or ["1"])[0])
+        listed = [{"name": port, "containerPort": number} for port in ports]
         labels = {"app.kubernetes.io/component": component}
         self.pods[name] = {
             "metadata": {"name": name, "uid": name, "resourceVersion": "1", "labels": labels},
@@ -86,10 +100,8 @@ class FakePods:
     async def shown(self, name: str) -> Object:
         """A pod as the API server has it; what ended was started again."""
         pod, container = self.pods[name], self.containers[name]
-        if container.process.returncode is not None and "deletionTimestamp" not in pod["metadata"]:
-            container.last = {"terminated": {"exitCode": container.exit_code, "containerID": f"runc://{container.id}"}}
-            container.restarts += 1
-            await container.start()
+        if "deletionTimestamp" not in pod["metadata"]:
+            await container.restart()
         status = {
             "name": pod["metadata"]["labels"]["app.kubernetes.io/component"], "restartCount": container.restarts,
             "containerID": f"runc://{container.id}", "lastState": container.last, "state": {},
@@ -97,6 +109,14 @@ class FakePods:
         return pod | {"status": {**pod["status"], "containerStatuses": [status]}}
 
     async def call(self, request: web.Request) -> web.StreamResponse:
+        """One request; a cluster that ends waits for it, since it may be starting or ending a process."""
+        self._running.add(call := asyncio.current_task())  # type: ignore[arg-type]
+        try:
+            return await self._answer(request)
+        finally:
+            self._running.discard(call)  # type: ignore[arg-type]
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
         if self.is_down:
             return web.json_response({"message": "down"}, status=500)
         if request.path == PODS and "watch" in request.query:
@@ -171,7 +191,7 @@ class FakePods:
         self._watches.add(more)
         await answer.prepare(request)
         with suppress(ConnectionError):  # the client has seen enough
-            while True:
+            while not self._is_ending:
                 for event in self._events[num_sent:]:
                     if event["object"]["metadata"]["name"] == name:
                         await answer.write(json.dumps(event).encode() + b"\n")
@@ -193,7 +213,6 @@ class FakePods:
             sys.executable, *argv[1:], json.dumps(task), stdin=-1, stdout=-1, stderr=-1
         )
         feeding = asyncio.create_task(_feed(socket, child.stdin))
-        self._running.add(asyncio.current_task())  # type: ignore[arg-type]
         try:
             await _tell(socket, child)
         finally:  # its client may have gone, and this cluster may end
@@ -205,8 +224,11 @@ class FakePods:
 
     async def end(self) -> None:
         """End all processes, once nothing is asked any more."""
-        if self._running:
-            await asyncio.wait(self._running)
+        self._is_ending = True
+        for watch in self._watches:
+            watch.set()
+        if going_on := self._running | self._leaving:
+            await asyncio.wait(going_on)
         for container in self.containers.values():
             if container.process.returncode is None:
                 container.process.kill()

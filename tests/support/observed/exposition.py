@@ -9,6 +9,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.observed.metric_declarations import declared_metrics
+from tests.support.waiting import LIMIT_S
 from tests.support.worlds.platform_process import PlatformProcess
 
 
@@ -16,7 +17,7 @@ def exposed(platform: PlatformProcess) -> Iterator[tuple[str, Metric]]:
     """Families of every process that has metrics, with its name."""
     for name, process in platform.processes().items():
         if process["metrics_address"]:
-            text = httpx.get(f"http://{process['metrics_address']}/metrics", trust_env=False, timeout=60).text
+            text = httpx.get(f"http://{process['metrics_address']}/metrics", trust_env=False, timeout=LIMIT_S).text
             yield from ((name, family) for family in text_string_to_metric_families(text))
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import LIMIT_S
+
 MISSING = "Prometheus is not installed (apt-get install prometheus), so this cannot be tried: "
 
 
@@ -26,7 +28,7 @@ def need(program: str, what: str) -> str:
 def promtool(*arguments: str | Path, what: str) -> str:
     """Run promtool; it must succeed. Returns what it printed."""
     argv = [need("promtool", what), *map(str, arguments)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -38,5 +40,5 @@ def ask(url: str, query: str) -> list[dict[str, Any]]:
 
 def fetch(url: str) -> Any:
     """JSON of a GET; without httpx, which makes a TLS context for each call."""
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urllib.request.urlopen(url, timeout=LIMIT_S) as answer:
         return json.loads(answer.read())

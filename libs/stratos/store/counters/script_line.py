@@ -32,6 +32,9 @@ class ScriptLine:
         self._script = GuardedScript(redis, config, text, store_id)
         self._marker = f"{config.prefix}:store".encode()
         self._store_id = store_id
+        options: Any = redis.connection_pool.connection_kwargs
+        self.timeout_s = float(options.get("socket_timeout") or DEFAULT_TIMEOUT_S)
+        """Of a connection, and of an answer: those of the client, as its URL may set them."""
         self._connection: Any = None
         self._line: _AnswerReader | None = None
         self._calling = asyncio.Lock()
@@ -57,11 +60,11 @@ class ScriptLine:
         """Ask and be answered; a connection that was left in between is not used again."""
         if self._line is None or not self._line.is_open:
             self._line = await self._opened()
-        return await self._line.ask(command)
+        return await self._line.ask(command, self.timeout_s)
 
     async def _opened(self) -> _AnswerReader:
         """The transport of a connection that the ordinary client has made, as it does for any server."""
-        async with asyncio.timeout(DEFAULT_TIMEOUT_S):
+        async with asyncio.timeout(self.timeout_s):
             if self._connection is None:
                 pool: Any = self._redis.connection_pool
                 self._connection = await pool.get_connection()
@@ -87,10 +90,10 @@ class _AnswerReader(asyncio.Protocol):
         self.is_open = True
         transport.set_protocol(self)
 
-    async def ask(self, command: bytes) -> str | None:
+    async def ask(self, command: bytes, timeout_s: float) -> str | None:
         """The text that is answered; ``None`` for another answer. Raises ``TimeoutError``, ``ConnectionError``."""
         self._waiting = self._loop.create_future()
-        timer = self._loop.call_later(DEFAULT_TIMEOUT_S, self._give_up)
+        timer = self._loop.call_later(timeout_s, self._give_up)
         try:
             self._transport.write(command)
             return await self._waiting

@@ -9,7 +9,7 @@ import sys
 import psutil
 
 from stratos.cli.local.guard import main
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from tests.support.worlds.platform_process import gone
 
 PARENT = """
@@ -41,7 +41,7 @@ def test_an_unguarded_command_would_stay() -> None:
 
 def test_a_parent_that_is_gone_already_starts_nothing() -> None:
     argv = [sys.executable, "-m", "stratos.cli.local.guard", "1", "--", "echo", "started"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 1 or os.getpid() == 1
     assert "started" not in done.stdout
 

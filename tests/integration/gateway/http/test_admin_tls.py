@@ -14,6 +14,7 @@ from stratos.common.tls.settings import TlsConfig
 from stratos.rpc.clients.admin import AdminClient
 from tests.support.servers.certificates import CertificateFolder
 from tests.support.servers.server_certificates import Authority
+from tests.support.waiting import LIMIT_S
 from tests.support.worlds.admin_world import AdminWorld, admin_world
 
 
@@ -46,7 +47,7 @@ async def test_without_mtls_it_has_the_certificate_of_the_api(redis_url: str, tm
     async with admin_world(redis_url, tmp_path, http_tls=paths) as world:
         url, headers = f"https://{world.service.admin_address}", {"authorization": f"Bearer {world.keys['admin']}"}
         async with httpx.AsyncClient(
-            base_url=url, headers=headers, verify=authority.client_context(), timeout=60
+            base_url=url, headers=headers, verify=authority.client_context(), timeout=LIMIT_S
         ) as http:
             assert (await http.get("/admin/v1/tenants")).status_code == 200
 

@@ -12,6 +12,7 @@ import httpx
 from typer.testing import CliRunner
 
 from stratos.cli.main import app
+from tests.support.waiting import LIMIT_S
 from tests.support.worlds.platform_process import PlatformProcess
 
 
@@ -55,7 +56,7 @@ class Admin:
 
     async def call(self, method: str, path: str, body: Any = None) -> httpx.Response:
         url, headers = self.platform.facts()["admin_url"], {"authorization": f"Bearer {self.key}"}
-        async with httpx.AsyncClient(headers=headers, timeout=60, trust_env=False) as client:
+        async with httpx.AsyncClient(headers=headers, timeout=LIMIT_S, trust_env=False) as client:
             return await client.request(method, f"{url}/admin/v1{path}", json=body)
 
     async def rollout(self, model: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from tests.integration.platform.models.calls import admin_key, client_of, pids_o
 from tests.integration.platform.models.conftest import CONTEXT
 from tests.support.reference.published_models import published
 from tests.support.reference.second_model import save_second_model
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT_S, eventually
 from tests.support.worlds.platform_process import PlatformProcess
 
 NAMES = ("base", "small")
@@ -82,6 +82,7 @@ async def test_a_model_comes_and_goes_while_its_neighbour_streams(platform: Plat
     assert "third" not in await stratos(platform, "models", "list", *admin)
 
 
+@pytest.mark.slow
 async def test_a_published_model_is_served_by_reference_and_one_that_is_not_whole_is_refused(
     platform: PlatformProcess, tmp_path: Path
 ) -> None:
@@ -219,7 +220,7 @@ async def test_the_next_model_of_a_chain_answers_where_one_has_no_worker(
     async with client_of(platform) as client:
         for stream in (False, True):
             answer = await client.post(
-                "/completions", json={**ask, "stream": stream}, headers={"connection": "close"}, timeout=30
+                "/completions", json={**ask, "stream": stream}, headers={"connection": "close"}, timeout=LIMIT_S
             )
             assert (answer.status_code, answer.headers["x-stratos-model"]) == (200, "small"), answer.text
             assert answer.headers["x-stratos-model-refused"] == "dead=wait_too_long"

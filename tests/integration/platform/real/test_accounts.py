@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.observed.exposition import undeclared
 from tests.support.observed.span_trees import assert_sound, tree
 from tests.support.servers.otlp_receiver import OtlpReceiver
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from tests.support.worlds.platform_process import PlatformProcess
 
 LONG = "import os\nimport sys\n" * 40
@@ -30,7 +30,7 @@ CAPACITY = 240
 def keys(real_platform: PlatformProcess) -> dict[str, str]:
     admin = real_platform.stratos("keys", "create", "--tenant", "platform", "--role", "admin").stdout.strip()
     headers, url = {"authorization": f"Bearer {admin}"}, f"{real_platform.facts()['admin_url']}/admin/v1"
-    with httpx.Client(base_url=url, headers=headers, timeout=60, trust_env=False) as http:
+    with httpx.Client(base_url=url, headers=headers, timeout=LIMIT_S, trust_env=False) as http:
         assert http.post("/declaration", json={"tenants": TENANTS}).status_code == 200
         return {name: http.post("/keys", json={"tenant": name}).json()["key"] for name in TENANTS}
 
@@ -81,7 +81,7 @@ def samples(platform: PlatformProcess, process: str) -> Counter[str]:
     """Sums of all samples of a process by name, of one tenant where they are by tenant, and by outcome."""
     address = platform.processes()[process]["metrics_address"]
     found: Counter[str] = Counter()
-    text = httpx.get(f"http://{address}/metrics", trust_env=False, timeout=60).text
+    text = httpx.get(f"http://{address}/metrics", trust_env=False, timeout=LIMIT_S).text
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.labels.get("tenant", "counted") == "counted":

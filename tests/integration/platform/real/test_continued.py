@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.waiting import LIMIT_S
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
 BLOCK_BYTES = 16 * 6144
@@ -33,13 +34,13 @@ def short_key(platform: PlatformProcess) -> str:
     """Key of a tenant whose plan bounds its answers."""
     admin = platform.stratos("keys", "create", "--tenant", "platform", "--role", "admin").stdout.strip()
     headers = {"authorization": f"Bearer {admin}"}
-    with httpx.Client(base_url=f"{platform.facts()['admin_url']}/admin/v1", headers=headers, timeout=60) as http:
+    with httpx.Client(base_url=f"{platform.facts()['admin_url']}/admin/v1", headers=headers, timeout=LIMIT_S) as http:
         assert http.post("/declaration", json=PLANS).status_code == 200
         return str(http.post("/keys", json={"tenant": "acme"}).json()["key"])
 
 
 def client_of(platform: PlatformProcess, key: str) -> httpx.Client:
-    return httpx.Client(base_url=platform.base_url, headers={"authorization": f"Bearer {key}"}, timeout=120)
+    return httpx.Client(base_url=platform.base_url, headers={"authorization": f"Bearer {key}"}, timeout=LIMIT_S)
 
 
 @pytest.mark.slow

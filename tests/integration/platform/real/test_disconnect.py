@@ -85,7 +85,7 @@ async def control(platform: PlatformProcess, client: httpx.AsyncClient, standing
 
 async def leave(platform: PlatformProcess, standing: Standing) -> tuple[list[int], list[int]]:
     headers = {"authorization": f"Bearer {platform.api_key}"}
-    async with httpx.AsyncClient(base_url=platform.base_url, headers=headers, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=platform.base_url, headers=headers, timeout=LIMIT_S) as client:
 
         async def neighbour() -> list[int]:
             standing["neighbour"] = "asked"

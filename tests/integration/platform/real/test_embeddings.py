@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.support.reference.hf_reference import Reference, spread_prompts
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from tests.support.worlds.platform_process import PlatformProcess
 
 TOLERANCE = 1e-5
@@ -15,7 +15,7 @@ TOLERANCE = 1e-5
 
 @pytest.fixture(scope="module")
 def client(real_platform: PlatformProcess) -> openai.OpenAI:
-    return openai.OpenAI(base_url=real_platform.base_url, api_key=real_platform.api_key, max_retries=0, timeout=120)
+    return openai.OpenAI(base_url=real_platform.base_url, api_key=real_platform.api_key, max_retries=0, timeout=LIMIT_S)
 
 
 @pytest.mark.parametrize("adapter", [None, pytest.param("unit-tests", marks=pytest.mark.slow)])

@@ -18,7 +18,7 @@ from stratos.store.tenancy.tenant_store import TenantStore
 from stratos_offline.engines.block_worker import BlockWorker
 from stratos_offline.job import Job
 from tests.support.paths import BASE_MODEL
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT_S, eventually
 from tests.support.worlds.offline_job import InlinePool, job_options
 from tests.support.worlds.platform_process import PlatformProcess
 
@@ -41,7 +41,7 @@ def lines(url: str) -> list[dict[str, Any]]:
         bodies = [{"prompt": ["def ", "class "], **more} for more in CHAT[:4]]
     else:
         message = [{"role": "system", "content": SYSTEM}]
-        bodies = [{"messages": [*message, {"role": "user", "content": f"{n}"}], **m} for n, m in enumerate(CHAT * 2)]
+        bodies = [{"messages": [*message, {"role": "user", "content": f"{n}"}], **m} for n, m in enumerate(CHAT)]
     head = {"method": "POST", "url": url}
     return [{"custom_id": f"c{n}", **head, "body": {"model": "base", **body}} for n, body in enumerate(bodies)]
 
@@ -49,7 +49,7 @@ def lines(url: str) -> list[dict[str, Any]]:
 @asynccontextmanager
 async def client_of(platform: PlatformProcess) -> AsyncIterator[httpx.AsyncClient]:
     headers = {"authorization": f"Bearer {platform.api_key}"}
-    async with httpx.AsyncClient(base_url=platform.base_url, headers=headers, timeout=60, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=platform.base_url, headers=headers, timeout=LIMIT_S, trust_env=False) as http:
         yield http
 
 

@@ -12,6 +12,7 @@ import redis
 from tests.support.paths import BASE_MODEL
 from tests.support.servers.redis_server import RedisServer, running_redis
 from tests.support.servers.s3_server import BUCKET, s3_server
+from tests.support.waiting import LIMIT_S
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
 PROMPT = "def test_reader(self):\n" * 12
@@ -35,8 +36,7 @@ def platform(
 ) -> Iterator[PlatformProcess]:
     store = ("--object-store", f"s3://{BUCKET}/models", "--s3-endpoint", s3_url)
     flags = ("--redis-url", redis_elsewhere.url, "--transport", "gloo", "--max-decode", "1")
-    # As a user's, whose processes import torch themselves: the one of the tests' platforms that does.
-    with running_platform(tmp_path_factory.mktemp("platform"), *store, *flags, is_executed=True) as running:
+    with running_platform(tmp_path_factory.mktemp("platform"), *store, *flags) as running:
         yield running
 
 
@@ -79,7 +79,7 @@ def test_its_end_leaves_the_external_redis_alone(platform: PlatformProcess, redi
 
 
 def answer(platform: PlatformProcess) -> str:
-    client = openai.OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=60)
+    client = openai.OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=LIMIT_S)
     with client:
         text = client.completions.create(model="unit-tests", prompt=PROMPT, max_tokens=40, temperature=0)
     return text.choices[0].text

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.paths import MODELS
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from tests.support.worlds.platform_process import PlatformProcess
 
 CODE = "def get(self, name):\n    return self.values[name]\n\n\n" * 6
@@ -47,7 +47,7 @@ def told(client: httpx.Client, name: str, **fields: Any) -> tuple[dict[str, Any]
 def counted(platform: PlatformProcess) -> dict[str, float]:
     """Drafted tokens by the metrics of the decode worker."""
     address = platform.processes()["decode-0"]["metrics_address"]
-    text = httpx.get(f"http://{address}/metrics", trust_env=False, timeout=60).text
+    text = httpx.get(f"http://{address}/metrics", trust_env=False, timeout=LIMIT_S).text
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     names = ("drafted", "accepted", "cut")
     return {n: sum(s.value for s in samples if s.name == f"stratos_engine_{n}_tokens_total") for n in names}
@@ -55,7 +55,7 @@ def counted(platform: PlatformProcess) -> dict[str, float]:
 
 def test_a_receipt_counts_drafts_and_a_request_can_turn_them_off(real_platform):
     headers = {"authorization": f"Bearer {real_platform.api_key}"}
-    with httpx.Client(base_url=real_platform.base_url, headers=headers, timeout=60) as client:
+    with httpx.Client(base_url=real_platform.base_url, headers=headers, timeout=LIMIT_S) as client:
         ids, section = answered(client, "drafted")
         assert section["drafted_tokens"] >= section["accepted_tokens"] > 0
         again, without = answered(client, "undrafted", speculation="off")
@@ -68,7 +68,7 @@ def test_a_receipt_counts_drafts_and_a_request_can_turn_them_off(real_platform):
 def test_a_schema_is_drafted_as_far_as_it_is_forced(real_platform):
     headers = {"authorization": f"Bearer {real_platform.api_key}"}
     form = {"response_format": {"type": "json_schema", "json_schema": {"name": "weather", "schema": SCHEMA}}}
-    with httpx.Client(base_url=real_platform.base_url, headers=headers, timeout=60) as client:
+    with httpx.Client(base_url=real_platform.base_url, headers=headers, timeout=LIMIT_S) as client:
         before = counted(real_platform)
         ids, section = answered(client, "schema", prompt="weather: ", **form)
         assert section["accepted_tokens"] > 0
@@ -80,7 +80,7 @@ def test_a_schema_is_drafted_as_far_as_it_is_forced(real_platform):
 def test_a_stop_inside_an_accepted_run_ends_where_it_does_without_drafts(real_platform):
     """At nine places in a row; what repeats itself is long in a stop string, so that it comes after some drafts."""
     headers = {"authorization": f"Bearer {real_platform.api_key}"}
-    with httpx.Client(base_url=real_platform.base_url, headers=headers, timeout=60) as client:
+    with httpx.Client(base_url=real_platform.base_url, headers=headers, timeout=LIMIT_S) as client:
         whole, section = told(client, "whole")
         text, ids = whole["choices"][0]["text"], whole["choices"][0]["token_ids"]
         assert section["accepted_tokens"] > len(ids) / 2
@@ -102,7 +102,7 @@ def test_an_added_model_drafts_as_its_record_says(real_platform):
     refused = real_platform.stratos(*add, '{"method": "ngram", "num_speculative_tokens": 0}', check=False)
     assert (refused.returncode, "nor between 1 and 16" in refused.stderr) == (1, True)
     headers, found = {"authorization": f"Bearer {real_platform.api_key}"}, {}
-    with httpx.Client(base_url=real_platform.base_url, headers=headers, timeout=60) as client:
+    with httpx.Client(base_url=real_platform.base_url, headers=headers, timeout=LIMIT_S) as client:
         for method in ("off", "ngram"):
             before = set(real_platform.processes())
             real_platform.stratos(*add, json.dumps({"method": method, "num_speculative_tokens": 4}))

@@ -81,7 +81,7 @@ async def test_streams_survive_moves_from_and_to_a_worker_without_drafts(real_pl
                 if not went:
                     streams = await cut(http, ledger, f"killed-{turn}", kill)
                     went = drafted[0] > before and await have_moved(http, streams, "decode-0", plain)
-                    await eventually(partial(_is_live, real_platform, "decode-0"), "decode-0", timeout_s=120)
+                    await eventually(partial(_is_live, real_platform, "decode-0"), "decode-0")
                 assert not await num_drafted(worker.metrics_address)
                 streams = await cut(http, ledger, f"drained-{turn}", worker.drain)
                 came_back = came_back or await have_moved(http, streams, plain, "decode-0")

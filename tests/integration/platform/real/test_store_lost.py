@@ -20,7 +20,7 @@ from stratos.common.errors import DependencyDown
 from stratos.store.keys import mint_key, parse_key
 from tests.support.paths import SHIPPED_ADAPTERS
 from tests.support.promises import Promised
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from tests.support.worlds.platform_process import PlatformProcess
 
 REFUSED_WITHIN_S = 1.0
@@ -41,7 +41,7 @@ class Drill:
         return str(self.run(create_key(self.facts, self.platform.data_dir, tenant=tenant, name="drill", plan="local")))
 
     def complete(self, key: str, model: str) -> str:
-        client = openai.OpenAI(base_url=self.facts.base_url, api_key=key, max_retries=0, timeout=60)
+        client = openai.OpenAI(base_url=self.facts.base_url, api_key=key, max_retries=0, timeout=LIMIT_S)
         with client:
             return client.completions.create(model=model, prompt="def f(", max_tokens=4, temperature=0).choices[0].text
 
@@ -55,7 +55,9 @@ class Drill:
     def is_state(self, state: str) -> bool:
         """Whether every gateway's snapshot is in a state."""
         gateways = [p for name, p in self.platform.processes().items() if name.startswith("gateway")]
-        pages = [httpx.get(f"http://{gateway['metrics_address']}/metrics", timeout=60).text for gateway in gateways]
+        pages = [
+            httpx.get(f"http://{gateway['metrics_address']}/metrics", timeout=LIMIT_S).text for gateway in gateways
+        ]
         return all(f'stratos_snapshot_state{{state="{state}"}} 1.0' in page for page in pages)
 
     def refuses(self, write: Callable[[], object], promised: Promised) -> None:

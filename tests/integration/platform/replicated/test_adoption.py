@@ -6,6 +6,7 @@ import json
 
 import httpx
 
+from tests.support.waiting import LIMIT_S
 from tests.support.worlds.platform_process import PlatformProcess
 
 
@@ -15,4 +16,4 @@ def test_a_store_is_adopted_from_a_running_gateway(platform: PlatformProcess) ->
     key = platform.stratos("keys", "create", "--tenant", "adopted").stdout.strip()
     assert "the store is" in platform.stratos("admin", "adopt-store", "--gateway", address).stdout
     headers = {"authorization": f"Bearer {key}"}
-    assert httpx.get(f"{platform.base_url}/models", headers=headers, timeout=60).status_code == 200
+    assert httpx.get(f"{platform.base_url}/models", headers=headers, timeout=LIMIT_S).status_code == 200

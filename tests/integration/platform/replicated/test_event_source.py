@@ -15,6 +15,7 @@ import pytest
 
 from tests.integration.platform.replicated.test_streams import busiest, client_of, gateways_of, until_recorded
 from tests.support.paths import ROOT
+from tests.support.waiting import LIMIT_S
 from tests.support.worlds.event_source import EventSource
 from tests.support.worlds.platform_process import PlatformProcess
 
@@ -49,7 +50,7 @@ async def story_of(source: EventSource, begun: asyncio.Event) -> str:
 
 async def test_a_page_of_a_killed_gateway_comes_back_by_itself(platform: PlatformProcess, origin: str) -> None:
     """In rounds, until its stream was cut."""
-    async with httpx.AsyncClient(timeout=60) as http:
+    async with httpx.AsyncClient(timeout=LIMIT_S) as http:
         assert "new EventSource(" in (await http.get(origin)).text
         async with client_of(platform) as direct:
             await until_recorded(direct)

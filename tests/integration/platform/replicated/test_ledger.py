@@ -26,7 +26,7 @@ from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.usage_reader import UsageReader
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
-from tests.support.waiting import eventually, wait_until
+from tests.support.waiting import LIMIT_S, eventually, wait_until
 from tests.support.worlds.platform_process import PlatformProcess, gone
 
 WORKERS = ("prefill-0", "decode-0", "decode-1")
@@ -79,7 +79,7 @@ def streamed(number: int, max_tokens: int, **more: Any) -> dict[str, Any]:
 @asynccontextmanager
 async def client_of(platform: PlatformProcess) -> AsyncIterator[httpx.AsyncClient]:
     headers = {"authorization": f"Bearer {platform.api_key}"}
-    async with httpx.AsyncClient(base_url=platform.base_url, headers=headers, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=platform.base_url, headers=headers, timeout=LIMIT_S) as http:
         yield http
 
 
@@ -125,7 +125,7 @@ def device_seconds(platform: PlatformProcess) -> dict[str, Counter[str]]:
     found: dict[str, Counter[str]] = {}
     processes = platform.processes()
     for name in WORKERS:
-        text = httpx.get(f"http://{processes[name]['metrics_address']}/metrics", timeout=60).text
+        text = httpx.get(f"http://{processes[name]['metrics_address']}/metrics", timeout=LIMIT_S).text
         lines = "".join(line + "\n" for line in text.splitlines() if "stratos_device_seconds" in line)
         found[name] = Counter()
         for family in text_string_to_metric_families(lines):

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 from openai import OpenAI
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from tests.support.worlds.platform_process import PlatformProcess
 
 NUM_STREAMS, NUM_TOKENS = 6, 300
@@ -21,7 +21,7 @@ STANDSTILL_S = 2.0
 
 def run_stream(platform: PlatformProcess, prompt: str, counts: dict[str, int]) -> list[int]:
     """Token ids of one stream; ``counts`` follows it."""
-    client = OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=60)
+    client = OpenAI(base_url=platform.base_url, api_key=platform.api_key, max_retries=0, timeout=LIMIT_S)
     ids: list[int] = []
     with client.completions.create(
         model="base", prompt=prompt, max_tokens=NUM_TOKENS, temperature=0, stream=True,

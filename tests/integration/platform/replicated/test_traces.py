@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.observed.span_trees import assert_sound, tree
 from tests.support.servers.otlp_receiver import OtlpReceiver, ReceivedSpan
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 from tests.support.worlds.platform_process import PlatformProcess
 
 STEP_S = 0.01
@@ -31,7 +31,9 @@ def post(
 ) -> httpx.Response:
     headers = {"authorization": f"Bearer {platform.api_key}", "x-request-id": request_id}
     headers |= {"traceparent": traceparent} if traceparent else {}
-    answer = httpx.post(f"{platform.base_url}/{route}", headers=headers, json={"model": "base", **body}, timeout=60)
+    answer = httpx.post(
+        f"{platform.base_url}/{route}", headers=headers, json={"model": "base", **body}, timeout=LIMIT_S
+    )
     assert answer.status_code == 200, answer.text
     return answer
 

@@ -21,7 +21,7 @@ import pytest
 from stratos.rpc.serving.heap import FULL, MIDDLE, YOUNG
 from tests.support.paths import ROOT
 from tests.support.servers import warm_process
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 _PROGRAM = """
 import asyncio, gc, os, sys
@@ -141,7 +141,7 @@ def test_it_ends_when_its_supervisor_is_killed(tmp_path: Path) -> None:
 def _is_ready(echo: Echo) -> bool:
     address = json.loads(echo.address_file.read_text())["metrics_address"]
     try:
-        with urlopen(f"http://{address}/readyz", timeout=60):
+        with urlopen(f"http://{address}/readyz", timeout=LIMIT_S):
             return True
     except HTTPError as error:
         error.close()
