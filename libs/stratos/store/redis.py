@@ -27,6 +27,7 @@ from redis.exceptions import (
 
 from stratos.common.errors import DependencyDown
 from stratos.store.redis_address import cluster_refused, parse_redis_url
+from stratos.store.redis_packing import with_quick_packing
 from stratos.store.redis_sentinel import open_master
 
 FOREIGN_STORE = "FOREIGNSTORE"
@@ -69,7 +70,7 @@ def open_redis(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, max_connection
         return open_master(
             address.sentinels, address.service, options=options, sentinel_options=address.sentinel_options
         )
-    return Redis.from_pool(BlockingConnectionPool(**options))
+    return Redis.from_pool(with_quick_packing(BlockingConnectionPool(**options)))
 
 
 @contextmanager
