@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Connection
 
+from stratos.store.connections.packing import pack_quickly
 from stratos.store.redis import open_redis
-from stratos.store.redis_packing import pack_quickly
 
 
 @pytest.mark.parametrize(

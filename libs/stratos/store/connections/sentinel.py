@@ -11,7 +11,7 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 
-from stratos.store.redis_packing import with_quick_packing
+from stratos.store.connections.packing import with_quick_packing
 
 ASK_TIMEOUT_S = 0.2
 """Of one sentinel: they are near, and the next one knows the same."""
