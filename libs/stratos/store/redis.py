@@ -26,8 +26,9 @@ from redis.exceptions import (
 )
 
 from stratos.common.errors import DependencyDown
-from stratos.store.redis_address import cluster_refused, parse_redis_url
-from stratos.store.redis_sentinel import open_master
+from stratos.store.connections.address import cluster_refused, parse_redis_url
+from stratos.store.connections.packing import with_quick_packing
+from stratos.store.connections.sentinel import open_master
 
 FOREIGN_STORE = "FOREIGNSTORE"
 """In the error of a script that does not write into another store."""
@@ -45,7 +46,7 @@ _DRIVER = DriverInfo()
 
 
 def open_redis(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, max_connections: int = 32) -> Redis:
-    """A client with decoded answers, for any URL of ``redis_address``; nothing is contacted yet.
+    """A client with decoded answers, for any URL of ``connections``; nothing is contacted yet.
 
     One retry, at once, and only after a broken connection: a pool may hold connections from before a restart
     of the server, or from before another one took its place.  A server that is silent is not asked twice.
@@ -69,7 +70,7 @@ def open_redis(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, max_connection
         return open_master(
             address.sentinels, address.service, options=options, sentinel_options=address.sentinel_options
         )
-    return Redis.from_pool(BlockingConnectionPool(**options))
+    return Redis.from_pool(with_quick_packing(BlockingConnectionPool(**options)))
 
 
 @contextmanager

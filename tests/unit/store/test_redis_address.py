@@ -6,7 +6,7 @@ import pytest
 from redis.asyncio.connection import SSLConnection
 
 from stratos.common.errors import BadRequest
-from stratos.store.redis_address import parse_redis_url
+from stratos.store.connections.address import parse_redis_url
 
 
 def test_one_server() -> None:

@@ -21,13 +21,13 @@ from typing import Any
 from redis.asyncio import Redis
 
 from stratos.common.errors import BadRequest, DependencyDown
+from stratos.store.connections.address import cluster_refused
 from stratos.store.records import scripts
 from stratos.store.records.audit import AuditEntry, AuditPage, parse_entry
 from stratos.store.records.followed_snapshot import Change, Malformed, Marker
 from stratos.store.records.record import Kind, MalformedRecord, Record, parse_record
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import translate_redis_errors
-from stratos.store.redis_address import cluster_refused
 from stratos.store.tenants import Condition, TenantRef, unknown_tenant
 
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}\Z")

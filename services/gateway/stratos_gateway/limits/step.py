@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from stratos.common.errors import Retryable
@@ -27,38 +27,64 @@ class LimitsStep(Step):
         self._limiter = limiter
         self._wall_clock = wall_clock
 
-    @asynccontextmanager
-    async def around(self, request: ClientRequest[Any]) -> AsyncIterator[None]:
+    def around(self, request: ClientRequest[Any]) -> _Reserved | None:
         """Hold the request's part of its tenant's limits, which the answer's headers show.
 
         Raises:
-            RateLimited, ConcurrencyLimited, RequestOverRate: the tenant's own limits.
+            RequestOverRate: more than the plan ever allows at once.
         """
         if LINE in request.http.scope:  # lines of batches wait for room, not for rates
-            yield
-            return
+            return None
         prepared = request.prepared
         cost = Cost(num_tokens=prepared.num_tokens, num_sequences=prepared.num_sequences, model=prepared.base_model)
         reservation = self._limiter.claim(request.tenant, cost)
         reservation.end = request.place.end_if_open
         request.num_claimed_tokens = cost.num_tokens
+        return _Reserved(self, request, reservation)
+
+    async def take(self, request: ClientRequest[Any], reservation: LimitReservation) -> None:
+        """Take what is claimed, and note what is left for the client and the receipt.
+
+        Raises:
+            RateLimited, ConcurrencyLimited: the tenant's own limits.
+        """
         try:
-            try:
-                await self._limiter.take(reservation)
-            except Retryable:
-                request.num_claimed_tokens = 0  # what is refused here takes nothing
-                raise
-            finally:
-                request.exchange.headers += request.notices + self._headers(request, reservation)
-                request.trail["limits"] = reservation.state
-            yield
+            await self._limiter.take(reservation)
+        except Retryable:
+            request.num_claimed_tokens = 0  # what is refused here takes nothing
+            raise
         finally:
-            reservation.settle(_num_taken(request))
+            request.exchange.headers += request.notices + self._headers(request, reservation)
+            request.trail["limits"] = reservation.state
 
     def _headers(self, request: ClientRequest[Any], reservation: LimitReservation) -> Headers:
         standings, prefix = reservation.standings, request.exchange.error_form.limits_prefix
         dated = dated_headers(prefix, standings, self._wall_clock()) if prefix else []
         return limit_headers(standings) + dated
+
+
+class _Reserved(AbstractAsyncContextManager[None]):
+    """A part of a tenant's limits while its request runs; a generator would take several times the calls."""
+
+    __slots__ = ("_request", "_reservation", "_step")
+
+    def __init__(self, step: LimitsStep, request: ClientRequest[Any], reservation: LimitReservation) -> None:
+        self._step = step
+        self._request = request
+        self._reservation = reservation
+
+    async def __aenter__(self) -> None:
+        try:
+            await self._step.take(self._request, self._reservation)
+        except BaseException:  # who was served and left at that moment has taken it
+            self._settle()
+            raise
+
+    async def __aexit__(self, *error: object) -> None:
+        self._settle()
+
+    def _settle(self) -> None:
+        self._reservation.settle(_num_taken(self._request))
 
 
 def _num_taken(request: ClientRequest[Any]) -> int:

@@ -11,6 +11,8 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 
+from stratos.store.connections.packing import with_quick_packing
+
 ASK_TIMEOUT_S = 0.2
 """Of one sentinel: they are near, and the next one knows the same."""
 DISCOVERY_TIMEOUT_S = 0.4
@@ -59,6 +61,7 @@ def open_master(
     manager: Any = _Sentinels  # redis-py leaves both without types
     pool: Any = _MasterPool
     sentinels_of_service = manager(sentinels, sentinel_kwargs={**sentinel_options, **bounds})
-    client = cast("_MasterClient", _MasterClient.from_pool(pool(service, sentinels_of_service, **options)))
+    connections = with_quick_packing(pool(service, sentinels_of_service, **options))
+    client = cast("_MasterClient", _MasterClient.from_pool(connections))
     client.sentinels = sentinels_of_service
     return client
