@@ -35,7 +35,7 @@ from tests.support.fakes.scripted_embedder import ScriptedEmbedder
 from tests.support.fakes.shut_gate import ShutGate
 from tests.support.paths import BASE_MODEL
 from tests.support.reference.shipped_model import base_digest, shipped_tokenizer
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT_S, eventually
 from tests.support.worlds.gateway_keys import KEY, OTHER_KEY, PLAN
 from tests.support.worlds.gateway_world import World, gateway_world
 from tests.support.worlds.worker_world import PREFILL_WEIGHT, open_world
@@ -271,7 +271,8 @@ async def test_vectors_are_billed_by_their_prompts_before_the_answer_and_failure
         redis = await stack.enter_async_context(open_redis(redis_url))
         store, reader = LedgerStore(redis, RecordStoreConfig()), UsageReader(redis, RecordStoreConfig())
         access = LedgerAccess(store=store, plan_of=lambda tenant: PLAN)
-        world = await stack.enter_async_context(gateway_world(ledger_access=access, ledger={"interval_s": 3600.0}))
+        ledger = {"interval_s": 3600.0, "settle_s": LIMIT_S}
+        world = await stack.enter_async_context(gateway_world(ledger_access=access, ledger=ledger))
         embedder = ScriptedEmbedder("prefill-0")
         await embedder.start()
         stack.push_async_callback(embedder.stop)

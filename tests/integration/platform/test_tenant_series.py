@@ -32,7 +32,7 @@ def shown(platform: PlatformProcess) -> dict[str, dict[str, float]]:
     found = {}
     for process, facts in platform.processes().items():
         if name := next((SERIES[kind] for kind in SERIES if process.startswith(kind)), ""):
-            text = httpx.get(f"http://{facts['metrics_address']}/metrics", trust_env=False).text
+            text = httpx.get(f"http://{facts['metrics_address']}/metrics", trust_env=False, timeout=LIMIT_S).text
             samples = (s for family in text_string_to_metric_families(text) for s in family.samples)
             tenants = ((s.labels.get("tenant"), s.value) for s in samples if s.name == name)
             found[process] = {tenant: value for tenant, value in tenants if tenant and value}

@@ -32,6 +32,7 @@ class FakeOutputSession:
         self.submit_of: dict[RequestKey, int] = {}
         self._write_lock = asyncio.Lock()
         self._misses: list[asyncio.Task[None]] = []
+        self._writes: set[asyncio.Task[None]] = set()
 
     def count_submit(self, message: decode_pb2.SessionRequest) -> None:
         self.num_submits += 1
@@ -47,8 +48,14 @@ class FakeOutputSession:
         self._misses.append(asyncio.create_task(self.write(decode_pb2.SessionResponse(step_outputs=outputs))))
 
     async def write(self, message: decode_pb2.SessionResponse) -> None:
+        """Whole also where its request is cancelled in its midst: grpc goes on with it, and takes one at a time."""
+        self._writes.add(writing := asyncio.create_task(self._write(message)))
+        writing.add_done_callback(self._writes.discard)
+        await asyncio.shield(writing)
+
+    async def _write(self, message: decode_pb2.SessionResponse) -> None:
         with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.UsageError):
-            async with self._write_lock:  # grpc takes one write at a time
+            async with self._write_lock:
                 await self.context.write(message)
 
 

@@ -86,6 +86,11 @@ class PlatformProcess:
     def processes(self) -> dict[str, dict[str, Any]]:
         return {process["name"]: process for process in self.status()["processes"]}
 
+    def is_back(self, before: Mapping[str, Any]) -> bool:
+        """Whether a process that was killed since has been started again, and serves."""
+        now = self.processes().get(before["name"], before)
+        return now["state"] == "serving" and now["num_restarts"] != before["num_restarts"]
+
     def stratos(self, *arguments: str, stdin: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
         """Another ``stratos`` command against this platform."""
         done = warm_process.run("stratos.cli", *arguments, "--data-dir", str(self.data_dir), stdin=stdin)

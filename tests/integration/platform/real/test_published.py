@@ -13,6 +13,7 @@ from stratos.common.background import end_tasks
 from stratos.engine.settings import RunnerConfig
 from stratos.quality.scored_model import ScoredModel
 from tests.support.paths import MODELS
+from tests.support.waiting import LIMIT_S
 from tests.support.worlds.platform_process import PlatformProcess
 
 PROMPT_IDS = [5, 60, 7, 80, 9]
@@ -26,7 +27,7 @@ async def test_a_model_that_is_published_under_load_comes_from_the_registry_and_
     real_platform: PlatformProcess,
 ) -> None:
     admin = ("--key", real_platform.stratos("keys", "create", "--tenant", "platform", "--role", "admin").stdout.strip())
-    client = openai.AsyncOpenAI(base_url=real_platform.base_url, api_key=real_platform.api_key)
+    client = openai.AsyncOpenAI(base_url=real_platform.base_url, api_key=real_platform.api_key, timeout=LIMIT_S)
     ask: dict[str, Any] = {"prompt": PROMPT_IDS, "temperature": 0, "extra_body": RAW}
     streamed: list[tuple[int, ...]] = []
 
