@@ -335,10 +335,14 @@ def open_streams(
     own, model = new_incarnation(), settings.model.served_name
     moved = MovedTexts(objects, config.spill_call_s, count)
     streams = StreamStore(redis, settings.records, bounds, own, sub_keys.find, store_id, model, moved)
-    if objects is None or not does_spill:
+    if objects is None:
         return streams, None
     when = SpillBounds(
-        tenant_bytes=most, after_s=config.spill_after_s, kept_s=config.kept_s, poll_s=config.spill_poll_s
+        tenant_bytes=most,
+        after_s=config.spill_after_s,
+        kept_s=config.kept_s,
+        poll_s=config.spill_poll_s,
+        moves=does_spill,
     )
     at = redis, settings.records, when, streams.keys, streams.key, objects, store_id, count
     return streams, StreamSpill(*at)

@@ -64,6 +64,8 @@ class SpillBounds:
     kept_s: float
     """Time for which records are kept."""
     poll_s: float
+    moves: bool = True
+    """Else objects that no record needs any more are deleted, and nothing else is done."""
 
 
 class StreamSpill:
@@ -119,7 +121,9 @@ class StreamSpill:
 
     async def turn(self) -> None:
         """Look at tenants that are due, and at objects; raises ``DependencyDown``."""
-        due: Any = await self._run(self._due_tenants, "", _MOST_TENANTS, int(1000 * _CLAIM_S))
+        due: Any = ()
+        if self._bounds.moves:
+            due = await self._run(self._due_tenants, "", _MOST_TENANTS, int(1000 * _CLAIM_S))
         for tenant_id in due:
             await self._run(self._looked, tenant_id, tenant_id, int(1000 * await self._move(tenant_id)))
         while await self.delete_due_objects():

@@ -18,7 +18,8 @@ class StreamsConfig:
     """Part of ``tenant_bytes`` over which the oldest texts of records move to the object store; 1 and more waits for
     their time alone."""
     spill_after_s: Annotated[float, Ge(0)] = 600.0
-    """Seconds after its last write in which a record's texts move to the object store; 0 moves none at any time."""
+    """Seconds after its last write in which a record's texts move to the object store; 0 moves none at any time, and
+    still deletes what no record needs any more."""
     spill_poll_s: Annotated[float, Gt(0)] = 1.0
     """Seconds between two looks for texts that are to move."""
     spill_call_s: Annotated[float, Gt(0)] = 5.0

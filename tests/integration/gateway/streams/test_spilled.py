@@ -6,21 +6,29 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
 from stratos.common.errors import DependencyDown, StreamGone
+from stratos.store.counters.guard import any_store
 from stratos.store.object_store import ObjectStore
+from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
 from stratos.store.sealed.moved_texts import RecordUnread
 from stratos.store.sealed.stream_store import Found, StreamAsk
 from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
+from stratos_gateway.backends import open_streams
+from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.openai.chunks import ChoiceChunk
 from stratos_gateway.streams.owned import OwnedStream
+from stratos_gateway.streams.settings import StreamsConfig
 from tests.support.servers.s3_server import BUCKET, s3_server
-from tests.support.worlds.record_world import RECORDS, TENANT, Gateway, blocks_of
+from tests.support.worlds.record_world import KEY, RECORDS, TENANT, Gateway, blocks_of
 
 FOLDER, DUE = f"streams/{TENANT}", "stratos:streams:objects"
 
@@ -264,6 +272,26 @@ async def test_objects_go_once_no_record_needs_them_and_with_their_tenant(redis:
     await one.spill.forget(TENANT)
     assert not await segments(objects)
     assert not await redis.keys(f"{RECORDS}*")
+
+
+async def test_a_gateway_that_moves_nothing_deletes_what_no_record_needs(redis: Redis, objects: ObjectStore) -> None:
+    one, model = Gateway(redis, "one", objects=objects, after_s=0.0), SimpleNamespace(served_name="base")
+    settings = SimpleNamespace(streams=StreamsConfig(spill_after_s=0.0), records=RecordStoreConfig(), model=model)
+    keys, metrics = SimpleNamespace(find=lambda tenant, purpose: KEY), GatewayMetrics(CollectorRegistry())
+    _, spill = open_streams(redis, cast("Any", settings), cast("Any", keys), any_store, objects, metrics)
+    assert spill is not None
+    await ended(one, "s")
+    await one.spill.turn()
+    [key] = await segments(objects)
+    await ended(one, "t")
+    await redis.zadd("stratos:streams:tenants", {TENANT: 0})
+    await spill.turn()
+    assert await segments(objects) == [key], "nothing has moved, and it is needed"
+    await redis.zadd(f"{RECORDS}:until", {"s": 1})
+    await redis.zadd(DUE, {key: 0})
+    await spill.turn()
+    assert await segments(objects) == []
+    assert blocks_of(await one.look("t")) == list(range(1000))
 
 
 async def test_objects_have_nothing_that_can_be_read_without_the_key(redis: Redis, objects: ObjectStore) -> None:
