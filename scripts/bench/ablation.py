@@ -74,6 +74,12 @@ OFF_ALONE = {
         off=Settings(kernels={"integer_tiles": False}),
         everywhere=Settings(runner={"quantization": "int8"}),
     ),
+    "grouped codes": Ablation(
+        workloads=DENSE,
+        off=Settings(kernels={"grouped_codes": False}),
+        everywhere=Settings(runner={"quantization": "int4+head"}),
+    ),
+    "grouped K-quants": Ablation(workloads=DENSE, off=Settings(kernels={"grouped_codes": False}), blocks="Q4_K"),
     "kept codes": Ablation(workloads=DENSE, off=Settings(kernels={"kept_codes": False}), blocks="Q4_K"),
     "packed keys": Ablation(workloads=("decode-8", "decode-8-at-1024"), off=Settings(kernels={"packed_keys": False})),
     "attention sinks": Ablation(

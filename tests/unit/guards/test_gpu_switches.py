@@ -12,7 +12,7 @@ MODES = {"triton_kernels", "exact_kernels"}
 """Off for another reason: the device turns the first one on, and the second one trades speed for exactness."""
 OF_A_CPU = {
     "native_kernels", "native_gemm", "prepacked_gemm", "whole_step", "kept_codes", "packed_keys", "native_sampler",
-    "native_sinks", "sorted_adapters", "integer_tiles", "whole_step_adapters", "whole_step_experts",
+    "native_sinks", "sorted_adapters", "grouped_codes", "integer_tiles", "whole_step_adapters", "whole_step_experts",
     "kept_inputs",
 }  # fmt: skip
 MEASURED_ELSEWHERE = {"grouped_lora": "adapters", "grouped_experts": "", "copy_stream": "handoff"}

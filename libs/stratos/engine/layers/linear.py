@@ -81,6 +81,7 @@ class LinearFactory:
         exact: make the result of a row independent of the other rows; only on CPU.
         library: the C++ kernels, where they are to compute the products.
         integer_tiles: ablation switch; only CPUs with AMX have some.
+        grouped_codes: ablation switch; CPUs with AMX have none.
     """
 
     def __init__(
@@ -92,8 +93,10 @@ class LinearFactory:
         exact: bool = False,
         library: NativeLibrary | None = None,
         integer_tiles: bool = True,
+        grouped_codes: bool = True,
     ) -> None:
-        self._dtype, self._library, self._integer_tiles = dtype, library, integer_tiles
+        self._dtype, self._library = dtype, library
+        self._integer_tiles, self._grouped_codes = integer_tiles, grouped_codes
         self.memory = WeightMemory()
         """Memory that weights of the C++ kernels take."""
         self.is_packed = library is None and enable_prepacked_gemm and device.type == "cpu" and _can_prepack(dtype)
@@ -148,11 +151,19 @@ class LinearFactory:
                 "python -m stratos.engine.native.build, or serve float weights"
             )
         if isinstance(weight, NestedWeight):
-            return NestedLinear(self._library, weight, bias, self._dtype, self.memory, is_float=is_float)
-        product = QuantisedLinear(self._library, weight, bias, self._dtype, self.memory, is_float=is_float)
+            return self._switched(
+                NestedLinear(self._library, weight, bias, self._dtype, self.memory, is_float=is_float)
+            )
+        product = self._switched(
+            QuantisedLinear(self._library, weight, bias, self._dtype, self.memory, is_float=is_float)
+        )
+        return product if weight.order is None else ReorderedLinear(product, weight.order)
+
+    def _switched(self, product: NativeProduct) -> NativeProduct:
         if not self._integer_tiles:
             product.argument.tile_rows = NO_TILES
-        return product if weight.order is None else ReorderedLinear(product, weight.order)
+        product.argument.single_groups = not self._grouped_codes
+        return product
 
     def joined(self, weights: Sequence[Tensor | QuantisedWeight | NestedWeight], bias: Tensor | None = None) -> Linear:
         """One layer of several weights with the same inputs, some of which stay codes."""

@@ -73,12 +73,31 @@ static inline bool sum_few_rows(const Linear *l, int64_t panel, const bf16_t *x,
 }
 #endif
 
+#include "code_groups.h"
+
+// The same of whole groups.
+template <int64_t SCHEME, class T>
+static inline bool sum_whole_groups(const Linear *l, int64_t panel, const T *x, int64_t rows, float *totals) {
+    typedef typename UnitsOf<T>::type U;
+    constexpr int64_t LOOKED_UP = SCHEME == INT4_CODES ? SYMMETRIC_INT4 : SCHEME;
+    if constexpr (U::STEP > 1) return false;
+    else if (SCHEME == INT4_CODES && !l->zeros) {
+        if (!takes_groups<U, LOOKED_UP>(l, rows, has_units<T>(l->k))) return false;
+        sum_code_groups<LOOKED_UP>(l, panel, x, rows, totals);
+    } else {
+        if (!takes_groups<U, SCHEME>(l, rows, has_units<T>(l->k))) return false;
+        sum_code_groups<SCHEME>(l, panel, x, rows, totals);
+    }
+    return true;
+}
+
 template <class T, class O, int64_t SCHEME>
 static void multiply_code_panel(const Linear *l, int64_t panel, const T *x, O *out, int64_t rows) {
     typedef typename UnitsOf<T>::type U;
     alignas(64) float raw[CHUNK * PANEL], totals[CHUNK * PANEL], wide[DEPTH * PANEL], copied[MAX_ROWS * DEPTH];
     ItemScope<U> scope;
-    if (sum_few_rows<SCHEME>(l, panel, x, rows, totals)) return store_sums<T>(l, panel, totals, rows, out);
+    if (sum_few_rows<SCHEME>(l, panel, x, rows, totals) || sum_whole_groups<SCHEME>(l, panel, x, rows, totals))
+        return store_sums<T>(l, panel, totals, rows, out);
     const int64_t k = l->k, groups = k / l->group, num_blocks = num_blocks_of<U>(rows);
     const bool is_direct = has_units<T>(k), widens_first = rows > CodeBlock<U, SCHEME>::FEW_ROWS;
     const int64_t depth = (num_blocks == 1 ? CodeBlock<U, SCHEME>::LONE_DEPTH : DEPTH) * U::PER_UNIT;

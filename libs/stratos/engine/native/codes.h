@@ -18,8 +18,10 @@
 constexpr int GROUP_STEP = 32;
 constexpr int AHEAD_WORDS = 4096;  // of codes that are read once, into the second cache: 16 KiB
 
+constexpr int64_t SYMMETRIC_INT4 = -INT4_CODES;  // INT4_CODES without zeros: a table knows that 8 stands for zero
+
 constexpr int codes_of_word(int64_t scheme) {
-    return scheme == INT4_CODES || scheme == MXFP4_CODES || scheme == NF4_CODES ? 8 : 4;
+    return scheme == INT4_CODES || scheme == SYMMETRIC_INT4 || scheme == MXFP4_CODES || scheme == NF4_CODES ? 8 : 4;
 }
 
 static inline int64_t code_bytes(int64_t scheme, int64_t n, int64_t k) {
@@ -81,15 +83,19 @@ template <int64_t SCHEME, int J> struct Widened<1, SCHEME, J> {  // one float
     static inline vec of(const CodeWords<SCHEME> &of_words, ivec zero) {
         const ivec words = of_words.bits;
         if (SCHEME == INT4_CODES) return to_floats(isub(iand(ishr<AT>(words), iset(15)), zero));
+        if (SCHEME == SYMMETRIC_INT4) return to_floats(isub(iand(ishr<AT>(words), iset(15)), iset(8)));
         if (SCHEME == MXFP4_CODES) return e2m1_floats(ishr<AT>(words));
         if (SCHEME == NF4_CODES) return nf4_floats(ishr<AT>(words));
         return e4m3_floats(ishr<AT>(words));
     }
 };
 
-static inline ivec zeros_of(const Linear *l, int64_t at, int per_unit) {
-    const ivec zero = l->zeros ? load_bytes(l->zeros + at) : iset(8);
+static inline ivec zeros_at(const uint8_t *zeros, int per_unit) {
+    const ivec zero = zeros ? load_bytes(zeros) : iset(8);
     return per_unit == 2 ? ior(zero, ishl<16>(zero)) : zero;
+}
+static inline ivec zeros_of(const Linear *l, int64_t at, int per_unit) {
+    return zeros_at(l->zeros ? l->zeros + at : nullptr, per_unit);
 }
 
 #if defined(__AVX512BF16__)
@@ -99,6 +105,12 @@ alignas(64) static const uint16_t FIVE_BITS[32] = {
     0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170,
     0xc180, 0xc170, 0xc160, 0xc150, 0xc140, 0xc130, 0xc120, 0xc110,
     0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80};
+// bf16 of code - 8 by the 4 bits of a code, twice: a look-up ignores the bit above them.
+alignas(64) static const uint16_t FOUR_BITS[32] = {
+    0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80,
+    0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0,
+    0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80,
+    0x0000, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0};
 // bf16 of the e2m1 numbers by their 4 bits, twice.
 alignas(64) static const uint16_t E2M1[32] = {
     0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
@@ -128,9 +140,10 @@ template <int64_t SCHEME, int J> struct Widened<2, SCHEME, J> {  // two bf16
             const ivec code = iand(ishr16<(SCHEME == INT4_CODES ? 4 * J : 0)>(words), iset(0x000f000f));
             return as_floats(_mm512_permutexvar_epi16(_mm512_sub_epi16(code, zero), _mm512_load_si512(FIVE_BITS)));
         }
-        if (SCHEME == MXFP4_CODES || SCHEME == NF4_CODES) {
-            const ivec code = iand(ishr16<(codes_of_word(SCHEME) == 8 ? 4 * J : 0)>(words), iset(0x000f000f));
-            return as_floats(_mm512_permutexvar_epi16(code, _mm512_load_si512(SCHEME == NF4_CODES ? NF4 : E2M1)));
+        if (codes_of_word(SCHEME) == 8) {
+            const uint16_t *table = SCHEME == NF4_CODES ? NF4 : SCHEME == MXFP4_CODES ? E2M1 : FOUR_BITS;
+            const ivec code = J == 0 ? words : ishr16<(codes_of_word(SCHEME) == 8 ? 4 * J : 0)>(words);
+            return as_floats(_mm512_permutexvar_epi16(code, _mm512_load_si512(table)));
         }
         const ivec code = ishr16<(J == 0 ? 0 : 8)>(words), size = iand(code, iset(0x007f007f));
         const ivec normal = _mm512_add_epi16(_mm512_slli_epi16(size, 4), _mm512_set1_epi16(120 << 7));
@@ -175,6 +188,13 @@ static inline void end_group(const vec sums[ROWS][STRIP], const GroupEnd &end, f
             else
                 vstore(totals + at, vfma(sums[r][v], vload(end.scales + v * LANES), vload(totals + at)));
         }
+}
+
+template <int ROWS> static inline void zero_sums(vec sums[ROWS][STRIP]) {
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < STRIP; v++) sums[r][v] = vset(0);
 }
 
 // A few rows times words: every word is widened in registers, once for all rows.

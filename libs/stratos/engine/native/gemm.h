@@ -42,6 +42,7 @@ struct Linear {  // mirrored by native/structures.py
     int64_t n, k, scheme, group;
     int64_t stride;  // columns of the result, those of `next` included
     int64_t tile_rows;  // bytes: the least rows that are multiplied by tiles; 0 is the kernel's own choice, -1 none
+    int64_t single_groups;  // codes: whether groups are multiplied one by one, never several at once (code_groups.h)
 };
 
 template <class T> static inline int64_t units_of(int64_t k) {

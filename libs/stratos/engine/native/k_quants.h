@@ -95,11 +95,28 @@ struct alignas(64) ShortIntegers {
 };
 static constexpr ShortIntegers SHORT_INTEGERS;
 
+struct alignas(64) ShortNibbles {  // bf16 of 0 to 15, twice
+    uint16_t at[32];
+    constexpr ShortNibbles() : at() {
+        for (int i = 0; i < 32; i++) at[i] = SHORT_INTEGERS.at[i % 16];
+    }
+};
+static constexpr ShortNibbles SHORT_NIBBLES;
+
+// The low nibble of each half of a lane and, above it, the high bits of pair J; what is above those does not matter.
+template <int64_t SCHEME, int J> static inline ivec joined_bits(ivec nibble, ivec high) {
+    constexpr int by = KQuant<SCHEME>::HIGH_BITS * J;
+    const ivec moved = by > 4 ? ishr16<(by > 4 ? by - 4 : 0)>(high) : ishl16<(by > 4 ? 0 : 4 - by)>(high);
+    return _mm512_ternarylogic_epi32(iset(0x000f000f), nibble, moved, 0xca);  // where the mask has ones the nibble
+}
+
 template <int64_t SCHEME, int J> struct KWidened<2, SCHEME, J> {  // two bf16
     static inline vec of(ivec low, ivec high) {
-        const ivec pair = code_pair<SCHEME, J>(low, high), small = _mm512_load_si512(SHORT_INTEGERS.at);
-        if (SCHEME == NVFP4_CODES) return as_floats(_mm512_permutexvar_epi16(pair, _mm512_load_si512(E2M1)));
-        if (SCHEME != Q6_K_CODES) return as_floats(_mm512_permutexvar_epi16(pair, small));
+        const ivec nibble = J == 0 ? low : ishr16<4 * J>(low);  // and bits above it, which the first two do not look at
+        if (SCHEME == NVFP4_CODES) return as_floats(_mm512_permutexvar_epi16(nibble, _mm512_load_si512(E2M1)));
+        if (SCHEME == Q4_K_CODES) return as_floats(_mm512_permutexvar_epi16(nibble, _mm512_load_si512(SHORT_NIBBLES.at)));
+        const ivec small = _mm512_load_si512(SHORT_INTEGERS.at), pair = joined_bits<SCHEME, J>(nibble, high);
+        if (SCHEME == Q5_K_CODES) return as_floats(_mm512_permutexvar_epi16(pair, small));
         // codes 0 to 31 stand for -32 to -1
         return as_floats(_mm512_permutex2var_epi16(_mm512_load_si512(SHORT_INTEGERS.at + 32), pair, small));
     }
@@ -163,13 +180,6 @@ static inline void add_k_units(const KWord<SCHEME> *words, const float *x, int64
         for (int r = 0; r < ROWS; r++) sums[r][v] = U::madd(column, x[r * stride + J], sums[r][v]);
     }
     if constexpr ((J + 1) * U::PER_UNIT < 8) add_k_units<U, SCHEME, ROWS, J + 1>(words, x, stride, sums);
-}
-
-template <int ROWS> static inline void zero_sums(vec sums[ROWS][STRIP]) {
-#pragma GCC unroll 8
-    for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 4
-        for (int v = 0; v < STRIP; v++) sums[r][v] = vset(0);
 }
 
 // Group `g` of a step, widened in registers.
@@ -257,11 +267,18 @@ template <int64_t SCHEME> static inline void k_scales(const Linear *l, int64_t p
         }
 }
 
+#include "k_groups.h"
+
 template <class T, class O, int64_t SCHEME>
 static void multiply_k_panel(const Linear *l, int64_t panel, const T *x, const float *row_sums, O *out, int64_t rows) {
     typedef typename UnitsOf<T>::type U;
     typedef KBlock<U, SCHEME> Block;
     alignas(64) float totals[CHUNK * PANEL], wide[GROUP_STEP * PANEL], scales[2 * PANEL], copied[MAX_ROWS * GROUP_STEP];
+    if constexpr (U::STEP == 1)
+        if (!l->single_groups) {
+            sum_k_groups<SCHEME>(l, panel, x, row_sums, rows, totals);
+            return store_sums<T>(l, panel, totals, rows, out);
+        }
     if (Block::GAP) memset(wide + 8 * PANEL, 0, 8 * PANEL * sizeof(float));
     ItemScope<U> scope;
     const int64_t k = l->k, steps = k / GROUP_STEP, num_blocks = num_blocks_of<U>(rows);

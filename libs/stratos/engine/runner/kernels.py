@@ -105,6 +105,7 @@ class Kernels:
             exact=self.is_exact,
             library=self.library if config.kernels.native_gemm else None,
             integer_tiles=config.kernels.integer_tiles,
+            grouped_codes=config.kernels.grouped_codes,
         )
 
     def attending(self, head_dim: int) -> NativeLibrary | None:

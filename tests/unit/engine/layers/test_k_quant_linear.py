@@ -109,6 +109,19 @@ def test_a_row_has_the_same_bits_in_any_batch_and_with_any_threads(name: str, dt
                 assert torch.equal(linear(x[241 - count :]), alone[241 - count :])
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", NATIVE_SETS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_groups_taken_together_have_the_bits_of_single_ones(name: str, dtype: torch.dtype, kind: str) -> None:
+    linear = NestedLinear(native_library(name), made(kind, 97, 768), None, dtype, is_float=True)
+    x = torch.randn(70, 768).to(dtype)
+    for count in (1, 6, 13, 70):
+        linear.argument.single_groups = 0
+        together = linear(x[:count])
+        linear.argument.single_groups = 1
+        assert torch.equal(linear(x[:count]), together)
+
+
 @pytest.mark.parametrize("name", NATIVE_SETS)
 @pytest.mark.parametrize("inputs", [32, 480])
 def test_steps_that_are_no_multiple_of_those_taken_together_give_the_same_bits(name: str, inputs: int) -> None:

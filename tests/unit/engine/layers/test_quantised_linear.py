@@ -123,6 +123,24 @@ def test_groups_that_are_no_multiple_of_those_taken_together_give_the_same_bits(
     assert torch.equal(linear(x), torch.cat([linear(row) for row in x.split(1)]))
 
 
+@pytest.mark.parametrize("has_zeros", [False, True])
+@pytest.mark.parametrize(
+    ("scheme_and_group", "name", "dtype"), pairwise([*CODES, (LinearScheme.INT4, 192)], list(NATIVE_SETS), DTYPES)
+)
+def test_groups_taken_together_have_the_bits_of_single_ones(
+    name: str, dtype: torch.dtype, scheme_and_group: tuple[LinearScheme, int], has_zeros: bool
+) -> None:
+    scheme, group = scheme_and_group
+    weight = made(scheme, 97, 384, group, has_zeros=has_zeros and scheme == LinearScheme.INT4)
+    linear = QuantisedLinear(native_library(name), weight, None, dtype, is_float=True)
+    x = torch.randn(170, 384).to(dtype)
+    for count in (1, 2, 6, 7, 13, 65, 170):
+        linear.argument.single_groups = 0
+        together = linear(x[:count])
+        linear.argument.single_groups = 1
+        assert torch.equal(linear(x[:count]), together)
+
+
 def cut_to_bytes(x: Tensor) -> tuple[Tensor, Tensor]:
     """Codes and scales of rows, as integers.h defines them."""
     largest = x.float().abs().amax(-1, keepdim=True)
@@ -254,3 +272,14 @@ def test_the_switch_leaves_bytes_to_vectors(integer_tiles: bool) -> None:
     product = factory.quantised(made(LinearScheme.INT8_ROWS, 64, 128, 0))
     assert isinstance(product, QuantisedLinear)
     assert product.argument.tile_rows == (0 if integer_tiles else NO_TILES)
+
+
+@pytest.mark.parametrize("grouped_codes", [True, False])
+def test_the_switch_leaves_groups_single(grouped_codes: bool) -> None:
+    library, device = native_library(NATIVE_SETS[0]), torch.device("cpu")
+    factory = LinearFactory(
+        device, torch.bfloat16, enable_prepacked_gemm=False, library=library, grouped_codes=grouped_codes
+    )
+    product = factory.quantised(made(LinearScheme.INT4, 64, 128, 32))
+    assert isinstance(product, QuantisedLinear)
+    assert product.argument.single_groups == (not grouped_codes)
