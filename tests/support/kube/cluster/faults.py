@@ -20,6 +20,8 @@ from tests.support.kube.cluster.settings import ClusterSettings
 
 NUM_KILLED = 5
 FLOOD_S, FLOOD_AT_ONCE = 240.0, 24
+ANSWER_S = 300.0
+"""For one of the flood: a minute in the queue, which its plan allows, and 400 steps where no core is left."""
 FULL_PROMPT, FULL_TOKENS = 3640, 440
 """Of 4,096 tokens of KV: the prompt is let in, as outputs are expected to be short; this one goes on above 95 %."""
 
@@ -82,9 +84,9 @@ class Faults:
     def full_queue(self) -> Iterator[None]:
         """More requests at once than batches and queue hold."""
         body = {"model": "base", "prompt": "def f(", "max_tokens": 400, "ignore_eos": True}
-        task = [self._url(), self.release.api_key(), body, FLOOD_AT_ONCE, FLOOD_S]
+        task = [self._url(), self.release.api_key(), body, FLOOD_AT_ONCE, FLOOD_S, ANSWER_S]
         with ThreadPoolExecutor(1) as pool:
-            flood = pool.submit(self.client.python, FLOOD, task, FLOOD_S + 120)
+            flood = pool.submit(self.client.python, FLOOD, task, FLOOD_S + ANSWER_S + 60)
             yield
             statuses = json.loads(flood.result())
         assert statuses.keys() <= {"200", "503"}, statuses

@@ -156,7 +156,7 @@ FLOOD = """
 import asyncio, collections, json, sys, time
 import httpx
 
-url, key, body, num_at_once, seconds = json.loads(sys.stdin.readline())
+url, key, body, num_at_once, seconds, answer_s = json.loads(sys.stdin.readline())
 
 async def ask(client, end, statuses):
     while time.monotonic() < end:
@@ -170,8 +170,8 @@ async def ask(client, end, statuses):
 
 async def main():
     statuses, end = collections.Counter(), time.monotonic() + seconds
-    headers = {"Authorization": f"Bearer {key}"}
-    async with httpx.AsyncClient(timeout=90, headers=headers, limits=httpx.Limits(max_connections=None)) as client:
+    headers, limits = {"Authorization": f"Bearer {key}"}, httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(timeout=answer_s, headers=headers, limits=limits) as client:
         await asyncio.gather(*(ask(client, end, statuses) for _ in range(num_at_once)))
     print(json.dumps(statuses))
 
