@@ -78,8 +78,7 @@ def _kept_from_leaving(release: Release) -> list[str]:
 
 def _drained(release: Release, client: ClientPod, node: str) -> dict[str, Any]:
     """Floors hold while a node is drained under streams."""
-    there = nodes.components_on(release, node)
-    assert {"gateway", "decode-worker"} <= set(there), there
+    there = nodes.bring_both(release, node)
     with streaming_load(client, release) as load:
         start = time.monotonic()
         try:

@@ -17,7 +17,6 @@ from tests.support.kube.cluster.commands import wait_until
 from tests.support.kube.cluster.disturbed import Disturbed, disturbed_namespace, undisturbed
 from tests.support.kube.cluster.documented import run_documented
 from tests.support.kube.cluster.load import StreamingLoad
-from tests.support.kube.cluster.release import Release
 from tests.support.kube.cluster.report import ClusterReport
 from tests.support.kube.cluster.settings import ClusterSettings
 
@@ -41,18 +40,9 @@ def losing(cluster: ClusterSettings) -> None:
         pytest.skip("E2E_NODE names no command that takes nodes away")
 
 
-def _with_both(release: Release, node: str) -> list[str]:
-    """Components there, a gateway and a decode worker among them, on however many nodes the others are."""
-    for component in ("gateway", "decode-worker"):
-        nodes.bring(release, component, node)
-    there = nodes.components_on(release, node)
-    assert {"gateway", "decode-worker"} <= set(there), there
-    return there
-
-
 def test_point_4_drained_node(installed: Disturbed, report: ClusterReport) -> None:
     node, release = installed.nodes.drained, installed.release
-    there = _with_both(release, node)
+    there = nodes.bring_both(release, node)
     with undisturbed(installed, report, "a drained node") as (load, figures):
         start = time.monotonic()
         try:
@@ -116,7 +106,7 @@ def test_point_4_killed_node_with_a_gateway(
     installed: Disturbed, cluster: ClusterSettings, report: ClusterReport
 ) -> None:
     node, release = installed.nodes.drained, installed.release
-    there = _with_both(release, node)
+    there = nodes.bring_both(release, node)
     with undisturbed(installed, report, "a killed node with a gateway", comes_back=True) as (load, figures):
         figures["pods there"] = ", ".join(there)
         before = load.num_resumed()

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.kube.cluster.client import ClientPod, client_pod
 from tests.support.kube.cluster.commands import wait_until
+from tests.support.kube.cluster.faults import ANSWER_S
 from tests.support.kube.cluster.load import streaming_load
 from tests.support.kube.cluster.programs import FLOOD, METRIC
 from tests.support.kube.cluster.release import CHART, METRICS_API, Release, metrics_api_is_available, namespace
@@ -58,10 +59,10 @@ def test_point_5_rest_under_a_constant_load(cluster: ClusterSettings, report: Cl
             f"http://{release.name}-gateway/v1/completions",
             {"model": "base", "prompt": "def f(", "max_tokens": 64},
         )
-        task = [url, release.api_key(), body | {"ignore_eos": True}, CONSTANT, watched_s + 30]
+        task = [url, release.api_key(), body | {"ignore_eos": True}, CONSTANT, watched_s + 30, ANSWER_S]
         image = f"{cluster.repository}lora-registry:{cluster.tag}"
         with client_pod(kubectl, image) as client, ThreadPoolExecutor(1) as pool:
-            load = pool.submit(client.python, FLOOD, task, watched_s + 240)
+            load = pool.submit(client.python, FLOOD, task, watched_s + ANSWER_S + 60)
             sizes = _watch_size(release, watched_s)
             statuses = json.loads(load.result())
         changes = [(round(at), size) for (_, before), (at, size) in pairwise(sizes) if size != before]

@@ -69,6 +69,16 @@ def bring(release: Release, component: str, node: str) -> None:
             uncordon(other)
 
 
+def bring_both(release: Release, node: str) -> list[str]:
+    """Components there, a gateway and a decode worker among them, on however many nodes the others are."""
+    both = ("gateway", "decode-worker")
+    for component in both:
+        bring(release, component, node)
+    there = components_on(release, node)
+    assert set(both) <= set(there), there
+    return there
+
+
 def disturb(cluster: ClusterSettings, verb: str, node: str) -> None:
     """kill, revive, cut or join a node."""
     run([*cluster.node, verb, node], timeout_s=180)
