@@ -187,15 +187,15 @@ def test_a_stream_survives_the_death_of_the_only_decode_worker(
     # Earlier tests may have brought a second one, and which of the two leaves again is the autoscaler's choice.
     wait_until(lambda: len(decode_workers(platform)) == 1, what="one decode worker")
     (name,) = decode_workers(platform)
-    pid = platform.processes()[name]["pid"]
+    before = platform.processes()[name]
     received = ""
     for piece in stream(client, NUM_LONG):
         if not received:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(before["pid"], signal.SIGKILL)
         received += piece
     assert received == undisturbed
     # Another pool may have finished the answer before the worker's end was noticed.
-    wait_until(lambda: platform.processes().get(name, {"pid": pid})["pid"] != pid, what="the restarted worker")
+    wait_until(lambda: platform.is_back(before), what="the restarted worker")
 
 
 def test_load_adds_a_decode_worker_and_quiet_drains_it_without_cutting_a_stream(

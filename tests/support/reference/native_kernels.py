@@ -7,7 +7,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
+from stratos.engine.layers.native_linear import NativeProduct
 from stratos.engine.native.build import build, find_compiler
 from stratos.engine.native.isa import SOURCE_FOLDER, TILE_TWIN, cpu_flags, supported_sets
 from stratos.engine.native.library import NativeLibrary, NativeLibraryUnusable, TilesRefused
@@ -39,3 +41,11 @@ def native_library(name: str) -> NativeLibrary:
     if compiler is None:
         pytest.skip("no C++ compiler")
     return NativeLibrary(build(isa, compiler, Path(_build_folder().name)), isa.name)
+
+
+def by_groups(linear: NativeProduct, x: Tensor) -> tuple[Tensor, Tensor]:
+    """What a layer of codes makes of rows with its groups one by one, and with several taken together."""
+    linear.argument.single_groups = 1
+    single = linear(x)
+    linear.argument.single_groups = 0
+    return single, linear(x)

@@ -32,32 +32,38 @@ template <class U> struct WideGroups {  // that were widened
     int64_t units;  // of a group
 
     template <int ROWS> void add(int64_t g, const float *x, int64_t stride, vec sums[ROWS][STRIP]) const {
-        const float *at = wide + g * units * PANEL;
-        x += g * units;
-        for (int64_t u = 0; u < units; u++, at += PANEL)
-#pragma GCC unroll 4
-            for (int v = 0; v < STRIP; v++) {
-                const vec column = vload(at + v * LANES);
-#pragma GCC unroll 8
-                for (int r = 0; r < ROWS; r++) sums[r][v] = U::madd(column, x[r * stride + u], sums[r][v]);
-            }
+        add_wide_units<U, ROWS>(wide + g * units * PANEL, x + g * units, stride, units, sums);
     }
 };
 
 template <class U, int64_t SCHEME> struct WordGroups {
+    static constexpr int PER_WORD = codes_of_word(SCHEME) / U::PER_UNIT;
     const uint32_t *words;
     const uint8_t *zeros;  // [groups][PANEL] of INT4_CODES
     int64_t units;         // of a group
-    bool fetches;
+    bool fetches;          // where they are multiplied as they are
 
-    template <int ROWS> void add(int64_t g, const float *x, int64_t stride, vec sums[ROWS][STRIP]) const {
-        constexpr int per_word = codes_of_word(SCHEME) / U::PER_UNIT;
-        const uint32_t *at = words + g * (units / per_word) * PANEL;
-        ivec zero[STRIP];
+    const uint32_t *words_of(int64_t g) const { return words + g * (units / PER_WORD) * PANEL; }
+
+    void read_zeros(int64_t g, ivec zero[STRIP]) const {
         for (int v = 0; v < STRIP; v++)
             zero[v] = SCHEME == INT4_CODES ? zeros_at(zeros + g * PANEL + v * LANES, U::PER_UNIT) : iset(0);
+    }
+
+    void widen_all(int64_t count, float *wide) const {
+        for (int64_t g = 0; g < count; g++) {
+            ivec zero[STRIP];
+            read_zeros(g, zero);
+            widen<U::PER_UNIT, SCHEME, AHEAD_WORDS>(words_of(g), zero, (int)units, wide + g * units * PANEL);
+        }
+    }
+
+    template <int ROWS> void add(int64_t g, const float *x, int64_t stride, vec sums[ROWS][STRIP]) const {
+        const uint32_t *at = words_of(g);
+        ivec zero[STRIP];
+        read_zeros(g, zero);
         x += g * units;
-        for (int64_t u = 0; u < units; u += per_word, at += PANEL) {
+        for (int64_t u = 0; u < units; u += PER_WORD, at += PANEL) {
             if (fetches) prefetch<_MM_HINT_T1>((const float *)at + GROUPS_AHEAD, PANEL / LINE_FLOATS);
             CodeWords<SCHEME> loaded[STRIP];
 #pragma GCC unroll 4
@@ -98,47 +104,32 @@ template <class T> struct GivenRows {
     }
 };
 
-// Whether the products below take a weight and so many rows.
-template <class U, int64_t SCHEME> static inline bool takes_groups(const Linear *l, int64_t rows, bool is_direct) {
-    if (U::STEP > 1 || l->single_groups) return false;
-    return l->group / U::PER_UNIT <= DEPTH || (is_direct && (is_looked_up<U>(SCHEME) || rows <= MAX_ROWS));
-}
-
-// Widens `count` groups.
-template <class U, int64_t SCHEME>
-static inline void widen_groups(const WordGroups<U, SCHEME> &from, int64_t count, float *wide) {
-    constexpr int per_word = codes_of_word(SCHEME) / U::PER_UNIT;
-    for (int64_t g = 0; g < count; g++) {
-        ivec zero[STRIP];
-        for (int v = 0; v < STRIP; v++)
-            zero[v] = SCHEME == INT4_CODES ? zeros_at(from.zeros + g * PANEL + v * LANES, U::PER_UNIT) : iset(0);
-        widen<U::PER_UNIT, SCHEME, AHEAD_WORDS>(from.words + g * (from.units / per_word) * PANEL, zero, (int)from.units,
-                                                wide + g * from.units * PANEL);
-    }
-}
-
+// Does nothing and returns false where the weight, or so many rows of it, is for the products of single groups.
 template <int64_t SCHEME, class T>
-static void sum_code_groups(const Linear *l, int64_t panel, const T *x, int64_t rows, float *totals) {
+static bool sum_code_groups(const Linear *l, int64_t panel, const T *x, int64_t rows, float *totals) {
     typedef typename UnitsOf<T>::type U;
     alignas(64) float wide[DEPTH * PANEL];
     GivenRows<T> given(x, l->k, rows);
     const int64_t groups = l->k / l->group, units = l->group / U::PER_UNIT;
+    const bool is_short = units <= DEPTH || (given.is_direct && (is_looked_up<U>(SCHEME) || rows <= MAX_ROWS));
+    if (l->single_groups || !is_short) return false;
     const bool widens = given.blocks > 1 && !is_looked_up<U>(SCHEME), is_whole = given.blocks == 1 && given.is_direct;
     const int64_t depth = widens && rows <= SHORT_PASS_ROWS ? 1 : DEPTH, most = is_whole ? groups : units < depth ? depth / units : 1;
     for (int64_t g = 0, count; g < groups; g += count) {
         count = groups - g < most ? groups - g : most;
         const int64_t at = panel * groups + g;
-        const WordGroups<U, SCHEME> words{
-            (const uint32_t *)l->weight + at * l->group / codes_of_word(SCHEME) * PANEL, l->zeros + at * PANEL, units, true};
+        WordGroups<U, SCHEME> words{
+            (const uint32_t *)l->weight + at * l->group / codes_of_word(SCHEME) * PANEL, l->zeros + at * PANEL, units, false};
         const CodeEnds ends{l->scales + at * PANEL, g == 0};
-        if (widens) widen_groups<U, SCHEME>(words, count, wide);
+        if (widens) words.widen_all(count, wide);
         given.each_block(g * l->group, count * l->group, [&](int64_t r, const float *block, int64_t stride, int64_t first) {
             float *own = totals + first * PANEL;
-            const WordGroups<U, SCHEME> again{words.words, words.zeros, units, first == 0};
+            words.fetches = first == 0;
             if (widens)
                 BY_ROWS(r, (sum_block<U, R>(WideGroups<U>{wide, units}, ends, count, block, stride, own)))
             else
-                BY_ROWS(r, (sum_block<U, R>(again, ends, count, block, stride, own)))
+                BY_ROWS(r, (sum_block<U, R>(words, ends, count, block, stride, own)))
         });
     }
+    return true;
 }

@@ -79,16 +79,10 @@ static inline bool sum_few_rows(const Linear *l, int64_t panel, const bf16_t *x,
 template <int64_t SCHEME, class T>
 static inline bool sum_whole_groups(const Linear *l, int64_t panel, const T *x, int64_t rows, float *totals) {
     typedef typename UnitsOf<T>::type U;
-    constexpr int64_t LOOKED_UP = SCHEME == INT4_CODES ? SYMMETRIC_INT4 : SCHEME;
+    constexpr int64_t WITHOUT_ZEROS = SCHEME == INT4_CODES ? SYMMETRIC_INT4 : SCHEME;
     if constexpr (U::STEP > 1) return false;
-    else if (SCHEME == INT4_CODES && !l->zeros) {
-        if (!takes_groups<U, LOOKED_UP>(l, rows, has_units<T>(l->k))) return false;
-        sum_code_groups<LOOKED_UP>(l, panel, x, rows, totals);
-    } else {
-        if (!takes_groups<U, SCHEME>(l, rows, has_units<T>(l->k))) return false;
-        sum_code_groups<SCHEME>(l, panel, x, rows, totals);
-    }
-    return true;
+    else if (!l->zeros) return sum_code_groups<WITHOUT_ZEROS>(l, panel, x, rows, totals);
+    else return sum_code_groups<SCHEME>(l, panel, x, rows, totals);
 }
 
 template <class T, class O, int64_t SCHEME>

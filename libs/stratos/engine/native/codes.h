@@ -197,6 +197,19 @@ template <int ROWS> static inline void zero_sums(vec sums[ROWS][STRIP]) {
         for (int v = 0; v < STRIP; v++) sums[r][v] = vset(0);
 }
 
+// Adds the products of units that were widened before.
+template <class U, int ROWS>
+static inline void add_wide_units(const float *wide, const float *x, int64_t stride, int64_t units, vec sums[ROWS][STRIP]) {
+    for (int64_t u = 0; u < units; u++, wide += PANEL) {
+#pragma GCC unroll 4
+        for (int v = 0; v < STRIP; v++) {
+            const vec column = vload(wide + v * LANES);
+#pragma GCC unroll 8
+            for (int r = 0; r < ROWS; r++) sums[r][v] = U::madd(column, x[r * stride + u], sums[r][v]);
+        }
+    }
+}
+
 // A few rows times words: every word is widened in registers, once for all rows.
 template <class U, int64_t SCHEME, int ROWS>
 static inline void word_product(const uint32_t *words, const ivec *zeros, const float *x, int64_t stride, int units,
@@ -225,14 +238,7 @@ static inline void unit_product(const float *wide, const float *x, int64_t strid
     for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 4
         for (int v = 0; v < STRIP; v++) sums[r][v] = begins ? vset(0) : vload(raw + r * PANEL + v * LANES);
-    for (int u = 0; u < units; u++, wide += PANEL) {
-#pragma GCC unroll 4
-        for (int v = 0; v < STRIP; v++) {
-            const vec column = vload(wide + v * LANES);
-#pragma GCC unroll 8
-            for (int r = 0; r < ROWS; r++) sums[r][v] = U::madd(column, x[r * stride + u], sums[r][v]);
-        }
-    }
+    add_wide_units<U, ROWS>(wide, x, stride, units, sums);
     end_group<ROWS>(sums, end, raw, totals);
 }
 

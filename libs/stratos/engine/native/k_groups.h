@@ -15,13 +15,7 @@ template <class U, int64_t SCHEME> struct KGroups {
         x += g * WORDS * PER_WORD;
         for (int w = first; w < first + WORDS; w++, x += PER_WORD) {
             if (fetches) prefetch<_MM_HINT_T1>((const float *)step + w * PANEL + GROUPS_AHEAD, PANEL / LINE_FLOATS);
-            const KWord<SCHEME> of_word[] = {
-                KWord<SCHEME>(step, w), KWord<SCHEME>(step + LANES, w),
-#if defined(__AVX512F__)
-                KWord<SCHEME>(step + 2 * LANES, w), KWord<SCHEME>(step + 3 * LANES, w),
-#endif
-            };
-            add_k_units<U, SCHEME, ROWS>(of_word, x, stride, sums);
+            add_k_word<U, SCHEME, ROWS>(step, w, x, stride, sums);
         }
     }
 };

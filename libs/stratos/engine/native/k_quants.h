@@ -182,6 +182,18 @@ static inline void add_k_units(const KWord<SCHEME> *words, const float *x, int64
     if constexpr ((J + 1) * U::PER_UNIT < 8) add_k_units<U, SCHEME, ROWS, J + 1>(words, x, stride, sums);
 }
 
+// Word `w` of a step, widened in registers, times the inputs that belong to it.
+template <class U, int64_t SCHEME, int ROWS>
+static inline void add_k_word(const uint32_t *step, int w, const float *x, int64_t stride, vec sums[ROWS][STRIP]) {
+    const KWord<SCHEME> words[] = {
+        KWord<SCHEME>(step, w), KWord<SCHEME>(step + LANES, w),
+#if defined(__AVX512F__)
+        KWord<SCHEME>(step + 2 * LANES, w), KWord<SCHEME>(step + 3 * LANES, w),
+#endif
+    };
+    add_k_units<U, SCHEME, ROWS>(words, x, stride, sums);
+}
+
 // Group `g` of a step, widened in registers.
 template <class U, int64_t SCHEME, int ROWS>
 static inline void k_word_product(const uint32_t *step, int g, const float *x, int64_t stride, const KGroup &end, int64_t row,
@@ -189,15 +201,8 @@ static inline void k_word_product(const uint32_t *step, int g, const float *x, i
     constexpr int count = STEP_WORDS / KQuant<SCHEME>::GROUPS;
     vec sums[ROWS][STRIP];
     zero_sums<ROWS>(sums);
-    for (int w = g * count; w < (g + 1) * count; w++) {
-        const KWord<SCHEME> words[] = {
-            KWord<SCHEME>(step, w), KWord<SCHEME>(step + LANES, w),
-#if defined(__AVX512F__)
-            KWord<SCHEME>(step + 2 * LANES, w), KWord<SCHEME>(step + 3 * LANES, w),
-#endif
-        };
-        add_k_units<U, SCHEME, ROWS>(words, x + w * (8 / U::PER_UNIT), stride, sums);
-    }
+    for (int w = g * count; w < (g + 1) * count; w++)
+        add_k_word<U, SCHEME, ROWS>(step, w, x + w * (8 / U::PER_UNIT), stride, sums);
     end_k_group<SCHEME, ROWS>(sums, end, row, totals);
 }
 
@@ -208,13 +213,7 @@ static inline void k_unit_product(const float *wide, int g, const float *x, int6
     constexpr int units = GROUP_STEP / KQuant<SCHEME>::GROUPS / U::PER_UNIT;
     vec sums[ROWS][STRIP];
     zero_sums<ROWS>(sums);
-    for (int u = g * units; u < (g + 1) * units; u++)
-#pragma GCC unroll 4
-        for (int v = 0; v < STRIP; v++) {
-            const vec column = vload(wide + u * PANEL + v * LANES);
-#pragma GCC unroll 8
-            for (int r = 0; r < ROWS; r++) sums[r][v] = U::madd(column, x[r * stride + u], sums[r][v]);
-        }
+    add_wide_units<U, ROWS>(wide + g * units * PANEL, x + g * units, stride, units, sums);
     end_k_group<SCHEME, ROWS>(sums, end, row, totals);
 }
 

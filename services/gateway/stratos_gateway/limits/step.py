@@ -76,7 +76,7 @@ class _Reserved(AbstractAsyncContextManager[None]):
     async def __aenter__(self) -> None:
         try:
             await self._step.take(self._request, self._reservation)
-        except BaseException:  # who was served and left at that moment has taken it
+        except BaseException:  # __aexit__ is not called after it
             self._settle()
             raise
 

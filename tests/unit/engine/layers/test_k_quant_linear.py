@@ -16,7 +16,7 @@ from stratos.engine.layers.native_linear import JoinedLinear
 from stratos.engine.layers.quantised_linear import NestedLinear
 from stratos.engine.layers.thread_scope import one_thread, using_threads
 from tests.support.reference.gguf_models import random_blocks
-from tests.support.reference.native_kernels import NATIVE_SETS, TILE_SETS, native_library
+from tests.support.reference.native_kernels import NATIVE_SETS, TILE_SETS, by_groups, native_library
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 KINDS = ["Q4_K", "Q5_K", "Q6_K", "NVFP4"]
@@ -116,10 +116,8 @@ def test_groups_taken_together_have_the_bits_of_single_ones(name: str, dtype: to
     linear = NestedLinear(native_library(name), made(kind, 97, 768), None, dtype, is_float=True)
     x = torch.randn(70, 768).to(dtype)
     for count in (1, 6, 13, 70):
-        linear.argument.single_groups = 0
-        together = linear(x[:count])
-        linear.argument.single_groups = 1
-        assert torch.equal(linear(x[:count]), together)
+        single, together = by_groups(linear, x[:count])
+        assert torch.equal(single, together)
 
 
 @pytest.mark.parametrize("name", NATIVE_SETS)

@@ -15,7 +15,7 @@ from stratos.engine.checkpoint.weight_schemes import NF4, OUTLIER, LinearScheme
 from stratos.engine.layers.linear import LinearFactory
 from stratos.engine.layers.quantised_linear import NO_TILES, QuantisedLinear
 from tests.support.pairwise import pairwise
-from tests.support.reference.native_kernels import NATIVE_SETS, native_library
+from tests.support.reference.native_kernels import NATIVE_SETS, by_groups, native_library
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 CODES = [
@@ -135,10 +135,8 @@ def test_groups_taken_together_have_the_bits_of_single_ones(
     linear = QuantisedLinear(native_library(name), weight, None, dtype, is_float=True)
     x = torch.randn(170, 384).to(dtype)
     for count in (1, 2, 6, 7, 13, 65, 170):
-        linear.argument.single_groups = 0
-        together = linear(x[:count])
-        linear.argument.single_groups = 1
-        assert torch.equal(linear(x[:count]), together)
+        single, together = by_groups(linear, x[:count])
+        assert torch.equal(single, together)
 
 
 def cut_to_bytes(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -263,23 +261,21 @@ def test_rounding_at_load_is_to_the_nearest_code_and_keeps_no_floats(kind: str) 
     assert bool((zeros.scales > 0).all())
 
 
+def switched(weight: QuantisedWeight, **switches: bool) -> QuantisedLinear:
+    library, device = native_library(NATIVE_SETS[0]), torch.device("cpu")
+    factory = LinearFactory(device, torch.bfloat16, enable_prepacked_gemm=False, library=library, **switches)
+    product = factory.quantised(weight)
+    assert isinstance(product, QuantisedLinear)
+    return product
+
+
 @pytest.mark.parametrize("integer_tiles", [True, False])
 def test_the_switch_leaves_bytes_to_vectors(integer_tiles: bool) -> None:
-    library, device = native_library(NATIVE_SETS[0]), torch.device("cpu")
-    factory = LinearFactory(
-        device, torch.bfloat16, enable_prepacked_gemm=False, library=library, integer_tiles=integer_tiles
-    )
-    product = factory.quantised(made(LinearScheme.INT8_ROWS, 64, 128, 0))
-    assert isinstance(product, QuantisedLinear)
+    product = switched(made(LinearScheme.INT8_ROWS, 64, 128, 0), integer_tiles=integer_tiles)
     assert product.argument.tile_rows == (0 if integer_tiles else NO_TILES)
 
 
 @pytest.mark.parametrize("grouped_codes", [True, False])
 def test_the_switch_leaves_groups_single(grouped_codes: bool) -> None:
-    library, device = native_library(NATIVE_SETS[0]), torch.device("cpu")
-    factory = LinearFactory(
-        device, torch.bfloat16, enable_prepacked_gemm=False, library=library, grouped_codes=grouped_codes
-    )
-    product = factory.quantised(made(LinearScheme.INT4, 64, 128, 32))
-    assert isinstance(product, QuantisedLinear)
+    product = switched(made(LinearScheme.INT4, 64, 128, 32), grouped_codes=grouped_codes)
     assert product.argument.single_groups == (not grouped_codes)
