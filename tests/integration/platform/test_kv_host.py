@@ -9,7 +9,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.waiting import LIMIT_S
+from tests.support.waiting import LIMIT_S, wait_until
 from tests.support.worlds.platform_process import MTLS, PlatformProcess, running_platform
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -68,6 +68,12 @@ def test_metrics_of_both_tiers_are_the_ledgers_of_their_blocks(platform: Platfor
     num_cached = sum(cached for _, cached in again)
     assert num_cached >= 6 * 300
 
+    def shows_the_end() -> bool:  # the page is written again from time to time, and copies end after answers
+        found = blocks(platform)
+        num_in = found["swapped_blocks_total", "in"]
+        return not found["host_blocks", "moving"] and num_in >= num_cached / 16 - NUM_BLOCKS
+
+    wait_until(shows_the_end, what="the end of the last copies")
     found = blocks(platform)
     device = {state: found["blocks", state] for state in ("free", "cached", "allocated", "reserved", "fenced")}
     assert sum(device.values()) == NUM_BLOCKS
