@@ -7,6 +7,7 @@ import pytest
 from stratos.store.counters.leases import LeaseGrant
 from stratos_gateway.limits.bucket import BucketTerms, Holder, LeasedBucket
 from stratos_gateway.limits.settings import LimitsConfig
+from tests.support.limits.waiting import waiting_for
 
 CONFIG = LimitsConfig()
 RATE = BucketTerms(capacity=600.0, rate_per_s=10.0)
@@ -145,7 +146,7 @@ def test_a_slice_is_two_of_the_largest_requests_and_the_demand_of_half_a_second(
 
 def test_all_that_waits_is_asked_for() -> None:
     found = bucket(SLOTS)
-    with found.demand.waiting_for(1.0), found.demand.waiting_for(2.0), found.demand.waiting_for(4.0):
+    with waiting_for(found, 1.0), waiting_for(found, 2.0), waiting_for(found, 4.0):
         ask = found.ask(0.0)
         assert (ask.need, ask.wish, ask.least) == (7.0, 7.0, 1.0)
     assert found.ask(0.0).need == 0.0
