@@ -175,6 +175,24 @@ class HoldsOn(Leaser):
         return super().bucket(name, terms)
 
 
+class _HidesWhatGoes(LeasedBucket):
+    def ask(self, now: float, growth: float | None = None, *, is_in_vain: bool = False) -> LeaseAsk:
+        level = self._level
+        try:
+            return super().ask(now, growth, is_in_vain=is_in_vain)
+        finally:
+            self._level = level
+
+
+class HidesWhatGoes(Leaser):
+    """What a turn gives back is nowhere until its answer: clients that ask then are told a later time."""
+
+    def bucket(self, name: str, terms: BucketTerms) -> LeasedBucket:
+        if name not in self._buckets:
+            self._buckets[name] = _HidesWhatGoes(name, terms, self.config, self._clock.now())
+        return super().bucket(name, terms)
+
+
 class _BelievesSilent(LeasedBucket):
     def is_known(self, since: float, now: float) -> bool:
         return self.has_lease and now - self._level_at <= 2 * self._config.interval_s

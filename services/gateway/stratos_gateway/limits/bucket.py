@@ -213,8 +213,11 @@ class LeasedBucket:
 
     def serve(self, now: float) -> None:
         """Requests that wait take what is here, in the order in which they came."""
+        line = self.demand.line
+        if line and self._own is not None:
+            self._earn(now)
         if self.balance > _TINY:
-            for request in self.demand.line:
+            for request in line:
                 if request.cost <= self.balance + _TINY:
                     request.serve(now)
 
@@ -222,8 +225,8 @@ class LeasedBucket:
         """Amount that the tenant has left over all gateways, as far as this one knows."""
         if self._own is not None:
             return self.balance
-        refilled = self._level + self._unused + self.terms.rate_per_s * max(0.0, now - self._level_at)
-        return min(self.balance + refilled, self.terms.capacity)
+        elsewhere = self._level + self._unused + self.terms.rate_per_s * max(0.0, now - self._level_at)
+        return min(self.balance + self._back + elsewhere, self.terms.capacity)
 
     def is_due(self, now: float) -> bool:
         """A turn has something to say or to get."""
@@ -264,7 +267,9 @@ class LeasedBucket:
         if growth is not None:
             wish, least = min(wish, self._most_after_outage(growth, now)), 0.0
             need = min(need, wish)
-        self._held, self._used, self._back, self._asked = keep, 0.0, 0.0, self._total
+        left_here, self._asked = self.balance + self._back, self._total
+        self._held, self._used, self._back = keep, 0.0, 0.0
+        self._level += left_here - self.balance  # the tenant's still, until the answer says what became of it
         self._turn_at, self._new_debt, self._reported_use = now, Debt(now), self.in_use
         return LeaseAsk(
             bucket=self.name,

@@ -333,6 +333,7 @@ class Leaser:
         since_s = self.shares_at if self.is_away else now
         for bucket in buckets:
             bucket.miss(self._part(bucket), since_s, now)
+            bucket.serve(now)
 
     def _part(self, bucket: LeasedBucket) -> float:
         if not self.is_counted:

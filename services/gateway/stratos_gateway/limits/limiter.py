@@ -129,6 +129,7 @@ class TenantLimiter:
         claims, now = reservation.claims, self._clock.now()
         for claim in claims:  # all of them before the first turn: one that is short must not hide the others' demand
             claim.bucket.demand.note(claim.amount, now)
+            claim.bucket.serve(now)  # those that came before it
         if take_all(claims, now):
             reservation.hold()
         else:

@@ -45,6 +45,15 @@ def test_one_that_needs_more_than_there_is_holds_up_no_smaller_one() -> None:
         assert (large.is_served, small.is_served) == (False, True)
 
 
+def test_what_a_share_has_earned_without_redis_is_for_the_one_that_waits_longest() -> None:
+    bucket = leased(0.0, rate_per_s=1.0)
+    bucket.miss(1.0, NOW, NOW)
+    with waiter(1.0, bucket) as first, waiter(1.0, bucket) as second:
+        bucket.serve(NOW + 1.5)
+        assert (first.is_served, second.is_served) == (True, False)
+        assert not take_all(claims(1.0, bucket), NOW + 1.5)
+
+
 def test_all_limits_are_taken_or_none() -> None:
     sequences, tokens = leased(1.0), leased(0.0, rate_per_s=1.0)
     with waiter(1.0, sequences, tokens) as waits:
