@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import redis
 
@@ -26,6 +27,7 @@ from stratos_gateway.limits.settings import LimitsConfig
 from tests.support.limits.law import Book
 from tests.support.limits.routed_workers import ChooseRouter, active_router
 from tests.support.virtual_loop import VirtualLoop
+from tests.support.virtual_process import outside
 
 LATENCY_S = 0.001
 PREFIX = "p"
@@ -67,18 +69,23 @@ class VirtualLeases(Leases):
         self._clock = clock
 
     async def lease(self, asks: Sequence[LeaseAsk], ttl_s: float, reported: str = "") -> LeaseTurn:
+        answer = await outside(self._call(asks, ttl_s, reported))
+        if self.loses_answers:
+            raise DependencyDown("the answer is lost")
+        return parse_turn(PREFIX, answer)
+
+    async def _call(self, asks: Sequence[LeaseAsk], ttl_s: float, reported: str) -> Sequence[Any]:
+        """On the wire and in the server, which go on while this process does not."""
         await asyncio.sleep(self._server.latency_s / 2)
         await self.runs.wait()
         if self._server.is_away or self.is_cut_off:
             raise DependencyDown("no answer")
         self._server.num_calls += 1
         args = lease_args(self.gateway, ttl_s, asks, reported, self._clock.now())
-        answer = self._server.script(keys=lease_keys(PREFIX, asks), args=args)
+        answer: Sequence[Any] = self._server.script(keys=lease_keys(PREFIX, asks), args=args)
         await asyncio.sleep(self._server.latency_s / 2)
         await self.runs.wait()
-        if self.loses_answers:
-            raise DependencyDown("the answer is lost")
-        return parse_turn(PREFIX, answer)
+        return answer
 
     async def leave(self) -> None:
         self._server.client.hdel(f"{PREFIX}:gateways", self.gateway)
