@@ -185,7 +185,8 @@ class LeasedBucket:
     def after_s(self, cost: float, now: float) -> float:
         """Seconds until the tenant may have the amount, if it takes nothing else; 0 where the next turns may bring it.
 
-        Of a semaphore an estimate, by the pace at which the tenant's sequences ended lately.
+        Of a semaphore an estimate, by the pace at which the tenant's sequences ended here lately, and as many of those
+        that run elsewhere.
         """
         if not self.has_lease and self._own is None:
             return 0.0
@@ -193,11 +194,17 @@ class LeasedBucket:
         if missing <= max(_TINY, self.terms.rate_per_s * _SOON_S):
             return 0.0
         if self.is_semaphore:
-            return self._pace.after_s(missing, now)
+            return self._pace.after_s(missing * self._part_here(now), now)
         if self._own is None:
             return missing / self.terms.rate_per_s
         never = cost > self._own.part * self.terms.capacity
         return UNKNOWN_AFTER_S if never else missing / (self._own.part * self.terms.rate_per_s)
+
+    def _part_here(self, now: float) -> float:
+        """Part of the slots in use that is in use here; all, where that is not known."""
+        if self._own is not None or not self.in_use:
+            return 1.0
+        return min(1.0, self.in_use / max(_TINY, self.terms.capacity - self.remaining(now)))
 
     def is_known(self, since: float, now: float) -> bool:
         """Whether a limit may be named to a request that came at ``since``: what is left is known as of then or of now.

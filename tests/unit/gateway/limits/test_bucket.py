@@ -211,6 +211,18 @@ def test_a_slot_is_free_again_at_the_pace_at_which_sequences_ended() -> None:
     assert found.after_s(2.0, 10.0) == pytest.approx(4.0)
 
 
+def test_slots_elsewhere_are_expected_to_end_at_the_same_pace() -> None:
+    found = leased(2.0, SLOTS)  # six run at other gateways
+    assert take(found, 2.0, 0.0)
+    for second in (4.0, 6.0, 8.0):
+        renew(found, 2.0, second)
+        found.give_back(1.0, second)
+        assert take(found, 1.0, second)
+    assert found.after_s(1.0, 10.0) == pytest.approx(0.5)
+    found.miss(0.25, 10.0, 10.0)
+    assert found.after_s(1.0, 10.0) == pytest.approx(2.0), "without Redis only ends here make room here"
+
+
 def test_while_redis_is_away_the_lease_and_then_a_share_go_on() -> None:
     found = leased(100.0)
     take(found, 100.0, 0.0)
