@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -36,7 +37,7 @@ def reproduce(
     from stratos.cli.local.preflight import find_shipped_model
     from stratos.cli.reproduce.documents import ReportFile
     from stratos.cli.reproduce.report import HTML_NAME, JSON_NAME, write_pages
-    from stratos.cli.reproduce.running import measure_in_process, measure_within_bound, run_rows
+    from stratos.cli.reproduce.running import WholeReport, measure_in_process, run_rows
     from stratos.common.errors import BadRequest
     from stratos.reproduce.catalogue import ROWS, find_row
     from stratos.reproduce.gpu_checks import committed_checks
@@ -63,6 +64,7 @@ def reproduce(
             folder=out / "material",
         )
         report = ReportFile(out / JSON_NAME)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopped as by Ctrl-C
         checks = committed_checks()
         try:
             broken = run_rows(
@@ -72,7 +74,7 @@ def reproduce(
                 commit=None if keep else read_commit(),
                 again=bool(chosen),
                 of_gpus=None if gpu else {row.name: gpu_document(row, check) for row, check in checks.items()},
-                measure=measure_in_process if chosen else measure_within_bound,
+                measure=measure_in_process if chosen else WholeReport(),
                 say=lambda text: typer.echo(text, err=True),
             )
         finally:  # also after Ctrl-C: the next call goes on where this one ended

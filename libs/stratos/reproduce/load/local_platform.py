@@ -14,7 +14,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
 
-STOP_S = 60.0
+STOP_S = 20.0
+"""Less than a row has that is stopped: what it started would outlive it."""
 _ROOT = Path(__file__).resolve().parents[4]
 
 
@@ -42,8 +43,12 @@ class Platform:
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=_ROOT, env={**os.environ, **env}
         )
-        self.url = self._read(r"(http://\S+/v1)")
-        self.key = self._read(r"(sk-[0-9a-f-]+)")
+        try:
+            self.url = self._read(r"(http://\S+/v1)")
+            self.key = self._read(r"(sk-[0-9a-f-]+)")
+        except BaseException:  # also Ctrl-C: what has started would outlive its row
+            self.stop()
+            raise
         self.start_s = time.perf_counter() - self.started
 
     def _read(self, pattern: str) -> str:
