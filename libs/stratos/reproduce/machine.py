@@ -65,6 +65,11 @@ def _version(distribution: str) -> str:
         return ""
 
 
+def has_gpu(devices: Path = Path("/dev")) -> bool:
+    """Whether the kernel's driver shows a GPU that CUDA can use."""
+    return any(devices.glob("nvidia[0-9]*"))
+
+
 class LoadWatch:
     """Processor time of this process and of all others, from its making on."""
 

@@ -41,7 +41,7 @@ def reproduce(
     from stratos.common.errors import BadRequest
     from stratos.reproduce.catalogue import ROWS, find_row
     from stratos.reproduce.gpu_checks import committed_checks
-    from stratos.reproduce.machine import read_commit
+    from stratos.reproduce.machine import has_gpu, read_commit
     from stratos.reproduce.measuring import gpu_document
     from stratos.reproduce.record.conditions import RowConditions, RowForm
 
@@ -52,6 +52,8 @@ def reproduce(
     with explained_errors():
         if full and smoke:
             raise BadRequest("--full and --smoke exclude each other", param="--smoke")
+        if gpu and not has_gpu():
+            raise BadRequest("this machine has no GPU: without --gpu a committed report answers", param="--gpu")
         chosen = [find_row(name) for name in rows or ()]
         model = find_shipped_model()
         if model is None:

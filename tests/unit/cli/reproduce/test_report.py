@@ -17,7 +17,9 @@ from stratos.cli.reproduce.markdown import markdown_report
 from stratos.cli.reproduce.report import write_pages
 from stratos.cli.reproduce.running import MeasureRow, run_rows
 from stratos.common.errors import BadRequest
+from stratos.reproduce import machine
 from stratos.reproduce.catalogue import ReproducedRow
+from stratos.reproduce.machine import has_gpu
 from stratos.reproduce.record.answer import ClaimAnswer, FigureKind, OwnFigure
 from stratos.reproduce.record.claim import exactly
 from stratos.reproduce.record.conditions import RowConditions, RowForm
@@ -187,11 +189,17 @@ def test_all_files_are_written(tmp_path: Path) -> None:
     assert found == ["plots/first-0.svg", "reproduce.html", "reproduce.md"]
 
 
-def test_the_command_lists_rows_and_refuses_names_that_it_does_not_know(tmp_path: Path) -> None:
+def test_the_command_lists_rows_and_refuses_names_that_it_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     listed = CliRunner().invoke(app, ["reproduce", "--list"])
     assert listed.exit_code == 0
     assert "continuous-batching" in listed.output
-    for arguments in (["nonsense"], ["--full", "--smoke"]):
+    assert not has_gpu(tmp_path)
+    (tmp_path / "nvidia0").touch()
+    assert has_gpu(tmp_path)
+    monkeypatch.setattr(machine, "has_gpu", lambda: False)
+    for arguments in (["nonsense"], ["--full", "--smoke"], ["--gpu"]):
         refused = CliRunner().invoke(app, ["reproduce", "--out", str(tmp_path), *arguments])
         assert (refused.exit_code, refused.output.startswith("error: ")) == (1, True)
 
