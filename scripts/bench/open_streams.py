@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Open more and more streams through two gateways, until one of the numbers asked for is not borne, and say by whom.
 
-    python -m scripts.bench.open_streams --out benchmarks/results/open-streams-2core-cpu.json
-    python -m scripts.bench.open_streams --tokens 1 --streams 50,100,200,400 --step-ms 20 --profile ""
+    python -m scripts.bench.open_streams --out benchmarks/results/open-streams-{cpu}-2core-cpu.json
+    python -m scripts.bench.open_streams --tokens 1 --streams 50,100,200,400 --step-ms 20 \
+        --out benchmarks/results/open-requests-{cpu}-2core-cpu.json
 
 The platform is ``stratos up`` with two gateways, two routers and two simulated workers, whose steps take ``--step-ms``:
 every stream gets a token in each.  The client asks again on a connection when its answer has ended; with ``--tokens 1``
 that is a load of requests.  A rung is borne if the streams get ``--least`` of the tokens that the steps give.  Cores
 are those of the kernel's clocks for each process; the profile is ``py-spy``'s of one gateway (``chunk_profile``).  The
-client shares the machine and is counted.
+client shares the machine and is counted.  ``outcome`` is the answer: the number that was borne, the one that was not,
+and cores and profile where they end.  ``stratos reproduce committed-figures`` has it from a committed file.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import resource
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from httptools import HttpParserError
 from scripts.bench.chunk_profile import RATE_HZ, sampler, shares
 from scripts.bench.gateway_cost import (
     LONG_TOKENS,
+    PROMPT_TOKENS,
     WARM_CHUNKS,
     Load,
     child_commands,
@@ -48,14 +52,20 @@ KINDS = {"stratos_gateway": "gateways", "stratos_router": "routers", "stratos_de
 
 
 def settings(streams: int) -> dict[str, str]:
-    """What so many streams of one tenant need of gateways and workers."""
+    """What so many streams of one tenant need of gateways and workers: no bound of theirs is to end a rung."""
     open_ = str(streams + 100)
     return {
+        "STRATOS_GATEWAY_HTTP__MAX_CONNECTIONS": open_,
         "STRATOS_GATEWAY_REQUESTS__MAX_OPEN": open_,
         "STRATOS_GATEWAY_REQUESTS__MAX_OPEN_PER_TENANT": open_,
+        "STRATOS_GATEWAY_REQUESTS__MAX_OPEN_BODIES": open_,
+        "STRATOS_GATEWAY_REQUESTS__MAX_OPEN_BODIES_PER_TENANT": open_,
+        "STRATOS_ROUTER_QUEUE__MAX_REQUESTS": open_,
         "STRATOS_DECODE_WORKER_FAKE__NUM_BLOCKS": str(512 * streams),
         "STRATOS_DECODE_WORKER_SCHEDULER__MAX_NUM_SEQS": open_,
         "STRATOS_DECODE_WORKER_SCHEDULER__MAX_NUM_WAITING": open_,
+        "STRATOS_DECODE_WORKER_SCHEDULER__MAX_NUM_BATCHED_TOKENS": str(8192 + PROMPT_TOKENS * streams),
+        "STRATOS_DECODE_WORKER_SCHEDULER__STEP_TIME_BUDGET_MS": "0",
     }
 
 
@@ -131,8 +141,26 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
                 show(rungs[-1])
                 if rungs[-1]["of_due"] < args.least:
                     break
-    command = f"stratos up {' '.join(ARGUMENTS)} (steps of {args.step_ms:g} ms)"
-    return {"command": command, "tokens": args.tokens, "rungs": rungs, "table": table(COLUMNS, map(_cells, rungs))}
+    platform_is = f"stratos up {' '.join(ARGUMENTS)} (steps of {args.step_ms:g} ms)"
+    return {
+        "platform": platform_is, "tokens": args.tokens, "outcome": outcome(rungs, args.least), "rungs": rungs,
+        "table": table(COLUMNS, map(_cells, rungs)),
+    }  # fmt: skip
+
+
+def outcome(rungs: Sequence[Mapping[str, Any]], least: float) -> dict[str, Any]:
+    """What was borne and what was not, with cores and profile of the largest number that has them."""
+    borne = [one for one in rungs if one["of_due"] >= least]
+    measured = [one for one in rungs if "cores" in one]
+    last = measured[-1] if measured else {}
+    return {
+        "borne": borne[-1]["streams"] if borne else 0,
+        "tokens_per_s": borne[-1]["tokens_per_s"] if borne else 0.0,
+        "not_borne": rungs[-1]["streams"] if len(borne) < len(rungs) else None,
+        "why": rungs[-1].get("ended", ""),
+        "profile_of": last.get("streams"),
+        **{name: last.get(name, {}) for name in ("cores", "machine_cores", "percent")},
+    }
 
 
 def _cells(one: dict[str, Any]) -> list[str]:
