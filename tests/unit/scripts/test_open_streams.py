@@ -53,6 +53,13 @@ def test_the_services_know_every_bound_that_is_lifted(service: type[ServiceSetti
     check_names(service, found)
 
 
+def test_a_ladder_of_rates_has_the_same_outcome() -> None:
+    rungs = [{"requests_per_s": rate, "answered_per_s": per_s, "of_due": per_s / rate, "cores": CORES,
+              "machine_cores": 1.9, "percent": PERCENT} for rate, per_s in ((400, 398.5), (500, 431.0))]  # fmt: skip
+    found = outcome(rungs, 0.95, "requests_per_s", "answered_per_s")
+    assert (found["borne"], found["tokens_per_s"], found["not_borne"]) == (400, 398.5, 500)
+
+
 def test_the_report_has_the_outcome_of_a_file_as_it_is(tmp_path: Path) -> None:
     outcomes = outcome([rung(500, 1.0), rung(1000, 0.5)], 0.95)
     for file in COMMITTED.glob("*-2core-cpu.json"):
