@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Open more and more streams through two gateways, until one of the numbers asked for is not borne, and say by whom.
 
-    python -m scripts.bench.open_streams --out benchmarks/results/open-streams-2core-cpu.json
-    python -m scripts.bench.open_streams --tokens 1 --streams 50,100,200,400 --step-ms 20 --profile ""
+    python -m scripts.bench.open_streams --out benchmarks/results/open-streams-{cpu}-2core-cpu.json
 
 The platform is ``stratos up`` with two gateways, two routers and two simulated workers, whose steps take ``--step-ms``:
-every stream gets a token in each.  The client asks again on a connection when its answer has ended; with ``--tokens 1``
-that is a load of requests.  A rung is borne if the streams get ``--least`` of the tokens that the steps give.  Cores
+every stream gets a token in each.  The client asks again on a connection when its answer has ended; for a load of
+requests see ``request_rate``.  A rung is borne if the streams get ``--least`` of the tokens that the steps give.  Cores
 are those of the kernel's clocks for each process; the profile is ``py-spy``'s of one gateway (``chunk_profile``).  The
-client shares the machine and is counted.
+client shares the machine and is counted.  ``outcome`` is the answer: the number that was borne, the one that was not,
+and cores and profile where they end.  ``stratos reproduce committed-figures`` has it from a committed file.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import resource
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from httptools import HttpParserError
 from scripts.bench.chunk_profile import RATE_HZ, sampler, shares
 from scripts.bench.gateway_cost import (
     LONG_TOKENS,
+    PROMPT_TOKENS,
     WARM_CHUNKS,
     Load,
     child_commands,
@@ -41,6 +43,8 @@ from stratos.reproduce.machine import busy_and_total_s
 
 ARGUMENTS = ("--engine", "fake", "--prefill", "0", "--decode", "2", "--max-decode", "2", "--gateways", "2",
              "--routers", "2", "--no-fork-server")  # fmt: skip
+BLOCKS_EACH = -(-(PROMPT_TOKENS + LONG_TOKENS) // 16)
+"""Of a stream that all streams of one worker could have: each block is 200 bytes of a simulated worker."""
 OPEN_S = 180
 """Seconds in which all streams of a rung must be open."""
 COLUMNS = ("streams", "", "tokens/s", "of due", "cores", "gateways", "routers", "workers", "client", "load")
@@ -48,14 +52,20 @@ KINDS = {"stratos_gateway": "gateways", "stratos_router": "routers", "stratos_de
 
 
 def settings(streams: int) -> dict[str, str]:
-    """What so many streams of one tenant need of gateways and workers."""
+    """What so many streams of one tenant need of gateways and workers: no bound of theirs is to end a rung."""
     open_ = str(streams + 100)
     return {
+        "STRATOS_GATEWAY_HTTP__MAX_CONNECTIONS": open_,
         "STRATOS_GATEWAY_REQUESTS__MAX_OPEN": open_,
         "STRATOS_GATEWAY_REQUESTS__MAX_OPEN_PER_TENANT": open_,
-        "STRATOS_DECODE_WORKER_FAKE__NUM_BLOCKS": str(512 * streams),
+        "STRATOS_GATEWAY_REQUESTS__MAX_OPEN_BODIES": open_,
+        "STRATOS_GATEWAY_REQUESTS__MAX_OPEN_BODIES_PER_TENANT": open_,
+        "STRATOS_ROUTER_QUEUE__MAX_REQUESTS": open_,
+        "STRATOS_DECODE_WORKER_FAKE__NUM_BLOCKS": str(BLOCKS_EACH * streams),
         "STRATOS_DECODE_WORKER_SCHEDULER__MAX_NUM_SEQS": open_,
         "STRATOS_DECODE_WORKER_SCHEDULER__MAX_NUM_WAITING": open_,
+        "STRATOS_DECODE_WORKER_SCHEDULER__MAX_NUM_BATCHED_TOKENS": str(8192 + PROMPT_TOKENS * streams),
+        "STRATOS_DECODE_WORKER_SCHEDULER__STEP_TIME_BUDGET_MS": "0",
     }
 
 
@@ -114,11 +124,16 @@ async def profile(platform: Platform, args: argparse.Namespace) -> dict[str, flo
         return shares(file.read().decode())
 
 
+def lift_file_limit() -> None:
+    """A connection is a file, here and in the gateways, which inherit the limit."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """Rungs up to the first that is not borne."""
     numbers = [int(text) for text in args.streams.split(",")]
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection is a file, here and in the gateways
+    lift_file_limit()
     if args.profile:
         Path(args.profile).mkdir(parents=True, exist_ok=True)
         sampler(Path(args.profile))  # takes minutes the first time
@@ -131,8 +146,35 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
                 show(rungs[-1])
                 if rungs[-1]["of_due"] < args.least:
                     break
-    command = f"stratos up {' '.join(ARGUMENTS)} (steps of {args.step_ms:g} ms)"
-    return {"command": command, "tokens": args.tokens, "rungs": rungs, "table": table(COLUMNS, map(_cells, rungs))}
+    platform_is = f"stratos up {' '.join(ARGUMENTS)} (steps of {args.step_ms:g} ms)"
+    return {
+        "platform": platform_is, "tokens": args.tokens, "outcome": outcome(rungs, args.least), "rungs": rungs,
+        "table": table(COLUMNS, map(_cells, rungs)),
+    }  # fmt: skip
+
+
+def outcome(
+    rungs: Sequence[Mapping[str, Any]], least: float, number: str = "streams", rate: str = "tokens_per_s"
+) -> dict[str, Any]:
+    """Numbers that were borne and were not, with cores and profile of the largest that has them.
+
+    Args:
+        rungs: in ascending order.
+        least: share of what was due with which one is borne.
+        number: field of a rung.
+        rate: field with what came in a second.
+    """
+    borne = [one for one in rungs if one["of_due"] >= least]
+    measured = [one for one in rungs if "cores" in one]
+    last = measured[-1] if measured else {}
+    return {
+        "borne": borne[-1][number] if borne else 0,
+        "tokens_per_s": borne[-1][rate] if borne else 0.0,
+        "not_borne": rungs[-1][number] if len(borne) < len(rungs) else None,
+        "why": rungs[-1].get("ended", ""),
+        "profile_of": last.get(number),
+        **{name: last.get(name, {}) for name in ("cores", "machine_cores", "percent")},
+    }
 
 
 def _cells(one: dict[str, Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
     python -m scripts.docs.reproduced_claims          rewrite both
     python -m scripts.docs.reproduced_claims --check  exit 1 when one is out of date
+    python -m scripts.docs.reproduced_claims --take build/reproduce    commit that report's rows, then rewrite both
 
 A report is ``benchmarks/results/reproduce-*.json``; rows of a GPU are made from the newest ``gpu-*.json``.  What stands
 between the two marks of the document is made from them.
@@ -16,8 +17,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from scripts.bench.harness import cpu_label
 from scripts.docs.four_numbers import REPORT, with_numbers
-from stratos.cli.reproduce.cells import own_text
+from stratos.cli.reproduce.cells import is_disturbed, own_text
+from stratos.cli.reproduce.documents import VERSION
+from stratos.cli.reproduce.report import JSON_NAME
 from stratos.reproduce.catalogue import ROWS
 from stratos.reproduce.gpu_checks import COMMITTED, committed_checks
 from stratos.reproduce.measuring import gpu_document
@@ -71,7 +75,11 @@ def main() -> int:
     """Rewrite or check; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing, exit 1 when one is out of date")
-    is_check = parser.parse_args().check
+    parser.add_argument("--take", type=Path, help="folder of a report whose rows are put beside the committed ones")
+    args = parser.parse_args()
+    if args.take is not None:
+        print(*take(args.take / JSON_NAME), sep="\n")
+    is_check = args.check
     is_old = False
     for path, fresh in made_documents().items():
         if fresh != path.read_text(encoding="utf-8"):
@@ -79,6 +87,33 @@ def main() -> int:
             if not is_check:
                 path.write_text(fresh, encoding="utf-8")
     return int(is_check and is_old)
+
+
+def take(path: Path, folder: Path = COMMITTED) -> list[Path]:
+    """Put a report's rows into the committed files of their form and machine, over those that are there.
+
+    Raises:
+        SystemExit: a row was measured by changed code, or while others used the machine; all of them are named.
+    """
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    if unfit := [name for name, row in rows.items() if "+" in row["environment"]["commit"] or is_disturbed(row)]:
+        raise SystemExit(f"of changed code, or of a machine that others used: {', '.join(unfit)}")
+    taken = []
+    for form in ("short", "full"):
+        own = {name: row for name, row in rows.items() if row["form"] == form and "cpu" in row["environment"]}
+        for cpu, cores in sorted({(row["environment"]["cpu"], row["environment"]["cores"]) for row in own.values()}):
+            where = {"cpu": cpu, "cores": cores}
+            mine = {name: row for name, row in own.items() if where.items() <= row["environment"].items()}
+            taken.append(_kept(folder, f"{'full-' if form == 'full' else ''}{cpu_label(cpu)}-{cores}core-cpu", mine))
+    return taken
+
+
+def _kept(folder: Path, name: str, rows: Mapping[str, Any]) -> Path:
+    path = folder / f"reproduce-{name}.json"
+    before = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else {}
+    content = {"version": VERSION, "rows": before | dict(rows)}
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return path
 
 
 def made_documents() -> dict[Path, str]:

@@ -78,7 +78,7 @@ def _kept_from_leaving(release: Release) -> list[str]:
 
 def _drained(release: Release, client: ClientPod, node: str) -> dict[str, Any]:
     """Floors hold while a node is drained under streams."""
-    there = nodes.bring_both(release, node)
+    there = nodes.bring(release, node, "gateway", "decode-worker")
     with streaming_load(client, release) as load:
         start = time.monotonic()
         try:

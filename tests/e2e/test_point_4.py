@@ -42,7 +42,7 @@ def losing(cluster: ClusterSettings) -> None:
 
 def test_point_4_drained_node(installed: Disturbed, report: ClusterReport) -> None:
     node, release = installed.nodes.drained, installed.release
-    there = nodes.bring_both(release, node)
+    there = nodes.bring(release, node, "gateway", "decode-worker")
     with undisturbed(installed, report, "a drained node") as (load, figures):
         start = time.monotonic()
         try:
@@ -58,8 +58,7 @@ def test_point_4_drained_node(installed: Disturbed, report: ClusterReport) -> No
 @pytest.mark.usefixtures("losing")
 def test_point_4_killed_node(installed: Disturbed, cluster: ClusterSettings, report: ClusterReport) -> None:
     node, release = installed.nodes.lost, installed.release
-    there = nodes.components_on(release, node)
-    assert "decode-worker" in there
+    there = nodes.bring(release, node, "decode-worker")
     assert "gateway" not in there
     with undisturbed(installed, report, "a killed node") as (load, figures):
         figures |= {
@@ -73,8 +72,7 @@ def test_point_4_killed_node(installed: Disturbed, cluster: ClusterSettings, rep
 @pytest.mark.usefixtures("losing")
 def test_point_4_node_cut_for_15_s(installed: Disturbed, cluster: ClusterSettings, report: ClusterReport) -> None:
     node, release = installed.nodes.lost, installed.release
-    there = nodes.components_on(release, node)
-    assert "decode-worker" in there
+    there = nodes.bring(release, node, "decode-worker")
     assert "gateway" not in there
     assert installed.reaches(node)
     with undisturbed(installed, report, "a node cut for 15 s") as (load, figures):
@@ -106,7 +104,7 @@ def test_point_4_killed_node_with_a_gateway(
     installed: Disturbed, cluster: ClusterSettings, report: ClusterReport
 ) -> None:
     node, release = installed.nodes.drained, installed.release
-    there = nodes.bring_both(release, node)
+    there = nodes.bring(release, node, "gateway", "decode-worker")
     with undisturbed(installed, report, "a killed node with a gateway", comes_back=True) as (load, figures):
         figures["pods there"] = ", ".join(there)
         before = load.num_resumed()

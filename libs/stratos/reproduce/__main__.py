@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
+import sys
 from pathlib import Path
 
 from stratos.reproduce.catalogue import find_row
 from stratos.reproduce.measuring import measure_row
 from stratos.reproduce.record.conditions import RowConditions, RowForm
+from stratos.rpc.serving.parent import end_with_parent
 
 
 def main() -> None:
-    """Parse, measure, write."""
+    """Parse, measure, write; ends what it started also where the command that began it is killed."""
+    end_with_parent(os.getppid())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("the row was stopped"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("row")
     parser.add_argument("--form", type=RowForm, default=RowForm.SHORT)

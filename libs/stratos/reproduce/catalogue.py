@@ -31,7 +31,7 @@ class ReproducedRow:
 
 
 ROWS = (
-    ReproducedRow(name="kv-cache", module="cache.kv_cache", full_minutes=2, title="Decoding without a KV cache"),
+    ReproducedRow(name="kv-cache", module="cache.kv_cache", full_minutes=1.5, title="Decoding without a KV cache"),
     ReproducedRow(
         name="contiguous-cache",
         module="cache.contiguous_cache",
@@ -48,7 +48,7 @@ ROWS = (
         title="Unequal requests that one KV pool holds at once",
     ),
     ReproducedRow(
-        name="sampling", module="sampling", full_minutes=2, title="Sampling a token against sorting all logits"
+        name="sampling", module="sampling", full_minutes=3, title="Sampling a token against sorting all logits"
     ),
     ReproducedRow(
         name="sampling-quality", module="sampling_quality", full_minutes=1, title="Greedy, temperature, top-k and top-p"
@@ -93,24 +93,26 @@ ROWS = (
     ReproducedRow(
         name="prefix-sharing", module="prefix_sharing", full_minutes=1, title="One prefix of 2,000 tokens for 100 users"
     ),
-    ReproducedRow(name="queueing", module="queueing", full_minutes=2, title="Little's law, and latency by utilisation"),
+    ReproducedRow(
+        name="queueing", module="queueing", full_minutes=2.5, title="Little's law, and latency by utilisation"
+    ),
     ReproducedRow(
         name="replicas", module="fleets.replicas", full_minutes=1, title="One to eight replicas, with their cost"
     ),
-    ReproducedRow(name="policies", module="fleets.policies", full_minutes=1, title="Placement policies on one fleet"),
+    ReproducedRow(name="policies", module="fleets.policies", full_minutes=0.5, title="Placement policies on one fleet"),
     ReproducedRow(
         name="exposed-handoff",
         module="processes.exposed_handoff",
         starts_processes=True,
         is_paired=True,
-        full_minutes=5,
+        full_minutes=6,
         title="A first token's wait for a hand-off, paired",
     ),
     ReproducedRow(
         name="policies-on-processes",
         module="processes.placement",
         starts_processes=True,
-        full_minutes=6,
+        full_minutes=5,
         title="Placement policies on real processes",
     ),
     ReproducedRow(

@@ -13,6 +13,7 @@ from typing import Any
 
 MAX_FOREIGN_SHARE = 0.05
 """Share of all cores' time: with more taken by others, figures are those of a loaded machine, and say so."""
+CODE = ("libs", "services", "models", "pyproject.toml", "constraints.txt")
 _ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -32,9 +33,12 @@ def read_environment() -> dict[str, Any]:
 
 
 def read_commit() -> str:
-    """Commit of the code, with ``+`` behind it where files differ from it; empty outside of a repository."""
+    """Commit of the code, with ``+`` behind it where its files differ from it; empty outside of a repository.
+
+    A document or a result that was written since changes no figure.
+    """
     commit = _git("rev-parse", "HEAD")
-    return commit + "+" if commit and _git("status", "--porcelain", "--untracked-files=no") else commit
+    return commit + "+" if commit and _git("status", "--porcelain", "--untracked-files=no", "--", *CODE) else commit
 
 
 def _git(*arguments: str) -> str:
@@ -59,6 +63,11 @@ def _version(distribution: str) -> str:
         return version(distribution)
     except PackageNotFoundError:
         return ""
+
+
+def has_gpu(devices: Path = Path("/dev")) -> bool:
+    """Whether the kernel's driver shows a GPU that CUDA can use."""
+    return any(devices.glob("nvidia[0-9]*"))
 
 
 class LoadWatch:

@@ -21,13 +21,13 @@ from stratos.core.ledger.entry import OWN_RANK, LedgerEntry
 from tests.integration.platform.replicated.test_ledger import Ledger, client_of, ledger_of
 from tests.integration.platform.replicated.test_streams import busiest, gateways_of, own_entries_of, until_recorded
 from tests.support.paths import BASE_MODEL
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT_S, rounds, while_running
 from tests.support.worlds.mixed_fleet import OtherWorker, Told, attempts_of, moved_between, num_drafted, other_worker
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
 from tests.support.worlds.speculation_matrix import KINDS as MATRIX
 from tests.support.worlds.speculation_matrix import SCHEMA
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # they take as many rounds as it takes
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # rounds begin in the first 300
 CODE = "def get(self, name):\n    return self.values[name]\n\n\n" * 6
 NUM_TOKENS = 240
 KINDS: dict[str, dict[str, Any]] = {
@@ -115,12 +115,9 @@ async def cut(
     running = [asyncio.create_task(stream.run(http)) for stream in streams]
 
     def have_begun() -> bool:
-        for task in running:
-            if task.done():
-                task.result()  # raises what ended it
         return sum(stream.num_tokens > 10 for stream in streams) > 2
 
-    await eventually(have_begun, "tokens of some streams")
+    await while_running(running, have_begun, "tokens of some streams")
     await fault()
     await asyncio.gather(*running)
     plain = streams_of(title, speculation="off")
@@ -162,7 +159,7 @@ async def until_moved(
 ) -> None:
     """In rounds, until a stream was cut in its middle by a worker that had drafted."""
     async with client_of(platform) as http, ledger_of(platform) as ledger:
-        for turn in itertools.count():
+        for turn in rounds(f"a stream cut in its middle by a worker that drafts by {method}", LIMIT_S):
             drafted: list[int] = []
             async with other_worker(platform, next(NAMES), {"method": method, **METHODS[method]}, env) as worker:
 
@@ -182,7 +179,8 @@ async def test_a_gateway_takes_over_what_a_drafting_worker_decodes(platform: Pla
     async with client_of(platform) as http, ledger_of(platform) as ledger:
         await until_recorded(http)
         async with other_worker(platform, next(NAMES), {"method": method, **METHODS[method]}, ALL_RUN) as worker:
-            for turn in itertools.count():
+            for turn in rounds(f"a stream of a worker that drafts by {method} taken over in its middle", LIMIT_S):
+                await asyncio.to_thread(platform.until_killable, "gateway-")
                 gateways = await asyncio.to_thread(gateways_of, platform)
 
                 async def strike(gateways: Any = gateways) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.support.paths import MODELS
 from tests.support.reference.gguf_models import save_shipped_gguf
 from tests.support.reference.quantised_models import save_shipped
-from tests.support.waiting import LIMIT_S, wait_until
+from tests.support.waiting import LIMIT_S, rounds, wait_until
 from tests.support.worlds.platform_process import PlatformProcess, running_platform
 
 PROMPT = "def read_lines(path):\n    with open(path) as file:\n" * 3
@@ -55,7 +55,11 @@ def test_a_checkpoint_is_served_and_a_stream_outlives_its_worker(tmp_path: Path,
         platform.stratos("adapters", "register", "unit-tests", adapters)
         wait_until(lambda: "unit-tests" in {model.id for model in client.models.list().data}, what="the adapter")
         assert streamed(client, "unit-tests")[0] != expected
-        assert streamed(client, card.id, platform)[0] == expected
+        for _ in rounds("a worker seen under a stream"):  # on a busy machine it may be over before
+            tokens, of_killed = streamed(client, card.id, platform)
+            assert tokens == expected
+            if of_killed:
+                break
         receipt = partial(found, platform, f"{platform.base_url}/requests/{request_id}/receipt")
         text = wait_until(receipt, "the receipt, a moment after the answer").text
         assert SCHEMES[name] in text
@@ -63,7 +67,7 @@ def test_a_checkpoint_is_served_and_a_stream_outlives_its_worker(tmp_path: Path,
 
 
 def streamed(client: openai.OpenAI, model: str, dying: PlatformProcess | None = None) -> tuple[list[int], str]:
-    """Token ids of a stream and its request's id; its worker is killed, where ``dying`` is given."""
+    """Token ids of a stream and its request's id; "" where its worker was to be killed, and was not seen in time."""
     extra = {"ignore_eos": True, "return_token_ids": True}
     answer = client.completions.with_raw_response.create(
         model=model, prompt=PROMPT, max_tokens=NUM_TOKENS, temperature=0, stream=True, extra_body=extra
@@ -74,7 +78,7 @@ def streamed(client: openai.OpenAI, model: str, dying: PlatformProcess | None = 
         if dying is not None and len(tokens) >= 10 and (worker := decoding(dying)):
             os.kill(dying.processes()[worker]["pid"], signal.SIGKILL)
             dying = None
-    return (tokens, answer.headers["x-request-id"]) if dying is None else streamed(client, model, dying)
+    return tokens, answer.headers["x-request-id"] if dying is None else ""
 
 
 def decoding(platform: PlatformProcess) -> str | None:

@@ -19,6 +19,7 @@ from stratos.store.counters.leases import LEASE, LeaseAsk, LeaseGrant, LeaseTurn
 from stratos_gateway.limits.bucket import BucketTerms, LeasedBucket
 from stratos_gateway.limits.own_share import share_ratio
 from stratos_gateway.limits.settings import LimitsConfig
+from tests.support.limits.waiting import waiting_for
 
 CONFIG = LimitsConfig()
 TICK_S = 0.02
@@ -233,7 +234,7 @@ def test_slots_are_never_more_than_the_plan_has_and_those_of_a_killed_gateway_co
         elif take(bucket, 1.0, world.now_s):
             held[index] += 1
         else:
-            waits[index].enter_context(bucket.demand.waiting_for(1.0))
+            waits[index].enter_context(waiting_for(bucket, 1.0))
         assert sum(held.values()) <= 8
         most = max(most, sum(held.values()))
     assert most == 8, "none is spare at one gateway while the other one waits for it"
@@ -243,7 +244,7 @@ def test_slots_are_never_more_than_the_plan_has_and_those_of_a_killed_gateway_co
         waits[1].close()
         if take(bucket, 1.0, world.now_s):
             held[1] += 1
-        waits[1].enter_context(bucket.demand.waiting_for(1.0))
+        waits[1].enter_context(waiting_for(bucket, 1.0))
         world.tick()
     assert held[1] == 8
 

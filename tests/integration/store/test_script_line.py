@@ -45,6 +45,17 @@ async def test_answers_of_every_length(redis: Redis) -> None:
         assert await line.ask("ab", times) == "ab" * times
 
 
+async def test_each_call_has_its_own_keys_and_as_many_arguments_as_it_was_given(redis: Redis) -> None:
+    text = "return table.concat(KEYS, '') .. '/' .. table.concat(ARGV, '')"
+    script = ScriptLine(redis, RecordStoreConfig(), text, first=(b"1", b"2"))
+    asked = [(["a"], "x"), (["a"], "xy"), (["a", "b"], "xy"), (["b"], "x"), (["a"], "")]
+    found = [await script([key.encode() for key in keys], [word.encode() for word in args]) for keys, args in asked]
+    assert found == ["a/12x", "a/12xy", "ab/12xy", "b/12x", "a/12"]
+    await redis.script_flush()
+    by_the_client, by_hand = [await script([b"a"], [b"x"]) for _ in range(2)]
+    assert by_the_client == by_hand == "a/12x"
+
+
 async def test_a_script_that_was_forgotten_and_a_connection_that_was_cut_are_no_errors(redis: Redis) -> None:
     line = Line(redis)
     assert await line.ask("a") == "a"

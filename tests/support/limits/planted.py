@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
 from stratos.common.clock import Clock
 from stratos.store.counters.leases import LEASE, LeaseAsk, LeaseTurn
 from stratos_gateway.limits.bucket import BucketTerms, LeasedBucket
+from stratos_gateway.limits.claims import Claim, take_all
 from stratos_gateway.limits.leaser import Leaser
 from stratos_gateway.limits.leases import Leases
-from stratos_gateway.limits.limiter import Claim, LimitReservation, TenantLimiter
+from stratos_gateway.limits.limiter import LimitReservation, TenantLimiter
 from stratos_gateway.limits.settings import LimitsConfig
 
 
@@ -44,23 +46,22 @@ class OneSlotPerTurn(Leaser):
         super().__init__(_OneSlot(leases), clock, config)
 
 
-NAMED_AFTER = 4
-"""Turns after which a limiter names a limit."""
-
-
 class _OneTurn(TenantLimiter):
     """A request waits for one turn that begins after it came, and no longer."""
 
-    async def _wait(self, claims: Sequence[Claim]) -> None:
-        now = self._clock.now()
+    async def _wait(self, reservation: LimitReservation) -> None:
+        now, claims = self._clock.now(), reservation.claims
         if not any(claim.bucket.after_s(claim.amount, now) for claim in claims):
             buckets = [claim.bucket for claim in claims]
             for _ in range(2):  # the first may be under way
-                await self._leaser.turn_soon(buckets, self._leaser.config.wait_s)
-            if self._spend(claims):
+                await self._leaser.turn_soon(buckets, self._leaser.config.wait_s, asyncio.Event())
+            if self._take_all(claims, self._clock.now()):
+                reservation.hold()
                 return
-        as_if_enough = [claim.bucket.num_heard - NAMED_AFTER for claim in claims]
-        raise self._refusal(claims, as_if_enough)
+        raise self._refusal(claims, now)
+
+    def _take_all(self, claims: Sequence[Claim], now: float) -> bool:
+        return take_all(claims, now)
 
 
 class OneSlotAndOneTurn(_OneTurn):
@@ -71,17 +72,16 @@ class FirstShortClaim(_OneTurn):
     """Only the first limit that is short learns that something is wanted of it."""
 
     async def take(self, reservation: LimitReservation) -> None:
-        self._note_short(reservation.claims)
-        if not self._spend(reservation.claims):
-            await self._wait(reservation.claims)
-        reservation.is_taken = True
+        if self._take_all(reservation.claims, self._clock.now()):
+            reservation.is_taken = True
+        else:
+            await self._wait(reservation)
 
-    def _spend(self, claims: Sequence[Claim]) -> bool:
-        self._note_short(claims)
-        return super()._spend(claims)
+    def _take_all(self, claims: Sequence[Claim], now: float) -> bool:
+        self._note_short(claims, now)
+        return super()._take_all(claims, now)
 
-    def _note_short(self, claims: Sequence[Claim]) -> None:
-        now = self._clock.now()
+    def _note_short(self, claims: Sequence[Claim], now: float) -> None:
         for claim in claims:
             claim.bucket.demand.note(claim.amount, now)
             if not claim.bucket.has(claim.amount, now):
@@ -172,4 +172,36 @@ class HoldsOn(Leaser):
     def bucket(self, name: str, terms: BucketTerms) -> LeasedBucket:
         if name not in self._buckets:
             self._buckets[name] = _HoldsOn(name, terms, self.config, self._clock.now())
+        return super().bucket(name, terms)
+
+
+class _HidesWhatGoes(LeasedBucket):
+    def ask(self, now: float, growth: float | None = None, *, is_in_vain: bool = False) -> LeaseAsk:
+        level = self._level
+        try:
+            return super().ask(now, growth, is_in_vain=is_in_vain)
+        finally:
+            self._level = level
+
+
+class HidesWhatGoes(Leaser):
+    """What a turn gives back is nowhere until its answer: clients that ask then are told a later time."""
+
+    def bucket(self, name: str, terms: BucketTerms) -> LeasedBucket:
+        if name not in self._buckets:
+            self._buckets[name] = _HidesWhatGoes(name, terms, self.config, self._clock.now())
+        return super().bucket(name, terms)
+
+
+class _BelievesSilent(LeasedBucket):
+    def is_known(self, since: float, now: float) -> bool:
+        return self.has_lease and now - self._level_at <= 2 * self._config.interval_s
+
+
+class BelievesSilent(Leaser):
+    """What a gateway said last counts, however long ago that was."""
+
+    def bucket(self, name: str, terms: BucketTerms) -> LeasedBucket:
+        if name not in self._buckets:
+            self._buckets[name] = _BelievesSilent(name, terms, self.config, self._clock.now())
         return super().bucket(name, terms)

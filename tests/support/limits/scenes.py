@@ -132,6 +132,21 @@ async def come_again(url: str, parts: LimitParts | None = None, *, num_gateways:
     return found + platform.book.problems(is_exact=False)
 
 
+async def during_turns(url: str, parts: LimitParts | None = None) -> list[str]:
+    """Requests come every millisecond, so that some meet every moment of a turn: each hears the exact time."""
+    platform = LimitedGateways(url, 1, parts)
+    [gateway], tenant = platform.gateways, make_tenant(requests_per_min=600, tokens_per_min=60_000, burst_s=1)
+    platform.book.known_late_s = 0.003
+
+    async def use() -> None:
+        if isinstance(request := await gateway.take(tenant, cost_of(150)), OpenRequest):
+            gateway.settle(request, 90)
+
+    await _ask(platform, 1.5, 1000.0, lambda: [use()])
+    platform.close()
+    return platform.book.problems(is_exact=True)
+
+
 async def lost_answer(url: str, parts: LimitParts | None = None) -> list[str]:
     """Redis books what a gateway reports, and its answer never arrives: the next report must not book it again."""
     platform = LimitedGateways(url, 1, parts)

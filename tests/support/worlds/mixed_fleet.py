@@ -96,10 +96,19 @@ async def _until(platform: PlatformProcess, name: str, *, is_live: bool) -> None
 
 async def num_drafted(metrics_address: str) -> float:
     """Drafted tokens that the steps of a worker have verified."""
+    return await _engine_tokens(metrics_address, "drafted")
+
+
+async def num_decoded(metrics_address: str) -> float:
+    """Tokens that the steps of a worker have sampled."""
+    return await _engine_tokens(metrics_address, "output")
+
+
+async def _engine_tokens(metrics_address: str, kind: str) -> float:
     async with httpx.AsyncClient(trust_env=False, timeout=LIMIT_S) as http:
         text = (await http.get(f"http://{metrics_address}/metrics")).text
     samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
-    return sum(sample.value for sample in samples if sample.name == "stratos_engine_drafted_tokens_total")
+    return sum(sample.value for sample in samples if sample.name == f"stratos_engine_{kind}_tokens_total")
 
 
 async def attempts_of(http: httpx.AsyncClient, name: str) -> list[dict[str, Any]]:

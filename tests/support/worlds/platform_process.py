@@ -13,15 +13,18 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import psutil
 
 from stratos.cli.local.running import find_platform
+from stratos.cli.local.supervisor import HEALTHY_AFTER_S, MAX_CRASHES
 from stratos.cli.status import read_status, status_json
 from tests.support.servers import warm_process
+from tests.support.waiting import LIMIT_S, wait_until
 
 STOP_TIMEOUT_S = 120.0
 """After that it is ended by force, and the test fails."""
@@ -41,6 +44,10 @@ class PlatformProcess:
     lines: list[str]
     _reader: threading.Thread
     _queue: queue.Queue[str | None]
+    _serving: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """By process: its restarts, and when it was first seen serving after them."""
+    _forgotten: dict[str, int] = field(default_factory=dict)
+    """By process: restarts after which it served for so long that its supervisor has forgotten them."""
 
     @property
     def output(self) -> str:
@@ -89,7 +96,39 @@ class PlatformProcess:
     def is_back(self, before: Mapping[str, Any]) -> bool:
         """Whether a process that was killed since has been started again, and serves."""
         now = self.processes().get(before["name"], before)
+        self._assert_goes_on(now)
         return now["state"] == "serving" and now["num_restarts"] != before["num_restarts"]
+
+    def until_killable(self, prefix: str) -> None:
+        """Before a round that kills: processes whose names begin so all serve, and come back from one more crash.
+
+        Their supervisor leaves stopped what crashes too often in a row. It forgets crashes of what has served for a
+        while, so one that has crashed that often serves for that long first.
+
+        Raises:
+            AssertionError: one stays stopped, or they do not serve within ``LIMIT_S``.
+        """
+
+        def are_killable() -> bool:
+            found = [process for name, process in self.processes().items() if name.startswith(prefix)]
+            return {self._is_killable(process) for process in found} == {True}
+
+        wait_until(are_killable, f"every process {prefix}... serves, and may crash once more", timeout_s=LIMIT_S)
+
+    def _is_killable(self, process: Mapping[str, Any]) -> bool:
+        self._assert_goes_on(process)
+        if process["state"] != "serving":
+            return False
+        name, num_restarts, now = process["name"], process["num_restarts"], monotonic()
+        if self._serving.get(name, (-1, 0.0))[0] != num_restarts:
+            self._serving[name] = num_restarts, now
+        if now - self._serving[name][1] > HEALTHY_AFTER_S:
+            self._forgotten[name] = num_restarts
+        return num_restarts - self._forgotten.get(name, 0) < MAX_CRASHES
+
+    def _assert_goes_on(self, process: Mapping[str, Any]) -> None:
+        told = f"{process['name']} crashed too often in a row and stays stopped:\n{self.output}"
+        assert process["state"] != "stopped", told
 
     def stratos(self, *arguments: str, stdin: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
         """Another ``stratos`` command against this platform."""

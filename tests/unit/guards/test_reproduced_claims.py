@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from scripts.docs.reproduced_claims import (
     README,
     made_documents,
     reports,
+    take,
     with_claims,
 )
 from stratos.cli.reproduce.cells import is_measured
@@ -77,3 +79,33 @@ def test_what_stands_between_the_marks_is_made_from_the_report(tmp_path: Path) -
     assert "| continuous-batching | 3.6 | 4.7 x | 3.5 (gain, simulated; 16 batches) | simulated below |" in text
     assert (text.startswith("before\n"), text.endswith("\nafter"), "old" in text) == (True, True, False)
     assert NONE in with_claims(MARKED, {})
+
+
+def taken_row(name: str, **changes: Any) -> dict[str, Any]:
+    where = {"cpu": "AMD EPYC", "cores": 2, "commit": changes.pop("commit", "abc")}
+    found = {"name": name, "form": "full", "environment": where, "run": {"loaded": False}, "answers": [], "plots": [],
+             "tables": [{"kind": "measured"}]}  # fmt: skip
+    return found | changes
+
+
+def test_a_report_is_taken_into_the_file_of_its_form_and_machine(tmp_path: Path) -> None:
+    report, committed = tmp_path / "reproduce.json", tmp_path / "results"
+    committed.mkdir()
+    for rows in (["kv-cache", "all-on"], ["all-on", "sampling"]):
+        report.write_text(json.dumps({"rows": {name: taken_row(name, title=str(rows)) for name in rows}}))
+        [path] = take(report, committed)
+    assert re.fullmatch(r"reproduce-full-epyc-\w+-2core-cpu\.json", path.name)
+    rows = reports(committed)[path.name]
+    assert list(rows) == ["kv-cache", "all-on", "sampling"]
+    assert rows["all-on"]["title"] == "['all-on', 'sampling']", "the newest one"
+
+
+@pytest.mark.parametrize("changes", [{"commit": "abc+"}, {"run": {"loaded": True}}], ids=["changed code", "loaded"])
+def test_rows_that_may_not_be_committed_are_refused_by_name(tmp_path: Path, changes: dict[str, Any]) -> None:
+    report = tmp_path / "reproduce.json"
+    report.write_text(
+        json.dumps({"rows": {"kv-cache": taken_row("kv-cache"), "all-on": taken_row("all-on", **changes)}})
+    )
+    with pytest.raises(SystemExit, match=r": all-on$"):
+        take(report, tmp_path)
+    assert list(tmp_path.iterdir()) == [report]

@@ -23,7 +23,7 @@ BESIDE = {
     "attention-xeon-avx512-bf16-2core-cpu.json", "speculation-k-2core-cpu.json", "tool-cost-2core-cpu.json",
     "speculation-32-streams-xeon-amx-2core-cpu.json", "idle-xeon-amx-2core-cpu.json",  # ratios of two of its figures
     "peer-2core-cpu.json", "peer-xeon-amx-2core-cpu.json", "acceptance-distilled-2core-cpu.json",
-    "request-profile-2core-cpu.json", "ledger-10m.json", "batch-prefixes-2core-cpu.json",  # rows of other runs, sizes
+    "ledger-10m.json", "batch-prefixes-2core-cpu.json",  # rows of other runs, sizes
     "snapshot-2core-cpu.json",
 }  # fmt: skip
 """Files whose tables have more than the file's own numbers."""

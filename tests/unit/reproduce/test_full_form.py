@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stratos.cli.reproduce.running import measure_within_bound
+from stratos.cli.reproduce.running import STOP_S, WHOLE_S, WholeReport
 from stratos.reproduce.catalogue import ROWS, find_row
 from stratos.reproduce.record.conditions import RowConditions, RowForm
 from tests.support.paths import ROOT
@@ -39,10 +39,19 @@ def test_the_loads_of_a_row_take_less_than_its_bound(name: str, tmp_path: Path, 
 
 
 def test_a_row_of_a_whole_report_is_stopped_at_its_bound_in_the_full_form_alone(tmp_path: Path, capfd: Any) -> None:
-    row = replace(find_row("queueing"), full_minutes=0.001)
+    row, measure = replace(find_row("queueing"), full_minutes=0.001), WholeReport()
     conditions = RowConditions(form=RowForm.SMOKE, model=ROOT / "models" / "base", folder=tmp_path)
-    document = measure_within_bound(row, conditions)
+    document = measure(row, conditions)
     assert document is not None
     assert document["bound_minutes"] is None
-    assert measure_within_bound(row, replace(conditions, form=RowForm.FULL)) is None
+    assert measure(row, replace(conditions, form=RowForm.FULL)) is None
     assert "stopped after 0.06 s, its bound" in capfd.readouterr().err
+
+
+def test_no_row_begins_after_the_time_of_one_call(tmp_path: Path, capfd: Any) -> None:
+    clock = iter((0.0, WHOLE_S - STOP_S))
+    measure = WholeReport(now=lambda: next(clock))
+    conditions = RowConditions(form=RowForm.FULL, model=ROOT / "models" / "base", folder=tmp_path)
+    assert measure(find_row("block-table"), conditions) is None
+    assert "the same command goes on here" in capfd.readouterr().err
+    assert WHOLE_S <= 60 * MOST_MINUTES

@@ -72,6 +72,11 @@ def is_measured(document: Mapping[str, Any]) -> bool:
     return any(part["kind"] == FigureKind.MEASURED for part in (*owns, *document["tables"], *document["plots"]))
 
 
+def is_disturbed(document: Mapping[str, Any]) -> bool:
+    """Others used the machine while a figure was measured that depends on it, and that is no difference of a pair."""
+    return bool(document["run"]["loaded"]) and document["name"] not in _PAIRED and is_measured(document)
+
+
 def plot_file(name: str, number: int) -> str:
     """Path of a plot below the report's folder."""
     return f"plots/{name}-{number}.svg"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -36,11 +37,11 @@ def reproduce(
     from stratos.cli.local.preflight import find_shipped_model
     from stratos.cli.reproduce.documents import ReportFile
     from stratos.cli.reproduce.report import HTML_NAME, JSON_NAME, write_pages
-    from stratos.cli.reproduce.running import measure_in_process, measure_within_bound, run_rows
+    from stratos.cli.reproduce.running import WholeReport, measure_in_process, run_rows
     from stratos.common.errors import BadRequest
     from stratos.reproduce.catalogue import ROWS, find_row
     from stratos.reproduce.gpu_checks import committed_checks
-    from stratos.reproduce.machine import read_commit
+    from stratos.reproduce.machine import has_gpu, read_commit
     from stratos.reproduce.measuring import gpu_document
     from stratos.reproduce.record.conditions import RowConditions, RowForm
 
@@ -51,6 +52,8 @@ def reproduce(
     with explained_errors():
         if full and smoke:
             raise BadRequest("--full and --smoke exclude each other", param="--smoke")
+        if gpu and not has_gpu():
+            raise BadRequest("this machine has no GPU: without --gpu a committed report answers", param="--gpu")
         chosen = [find_row(name) for name in rows or ()]
         model = find_shipped_model()
         if model is None:
@@ -63,6 +66,7 @@ def reproduce(
             folder=out / "material",
         )
         report = ReportFile(out / JSON_NAME)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopped as by Ctrl-C
         checks = committed_checks()
         try:
             broken = run_rows(
@@ -72,7 +76,7 @@ def reproduce(
                 commit=None if keep else read_commit(),
                 again=bool(chosen),
                 of_gpus=None if gpu else {row.name: gpu_document(row, check) for row, check in checks.items()},
-                measure=measure_in_process if chosen else measure_within_bound,
+                measure=measure_in_process if chosen else WholeReport(),
                 say=lambda text: typer.echo(text, err=True),
             )
         finally:  # also after Ctrl-C: the next call goes on where this one ended

@@ -1,7 +1,7 @@
 """The report's JSON: a document for each row that ran, with its own conditions, hardware, commit and command.
 
 It is the state of an unfinished report, too: a row is written as soon as it has ended, and a next call of the same
-form, seed and commit goes on with the rows that are missing.
+form, seed and commit goes on with the rows that are missing, and with those that others disturbed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from stratos.cli.reproduce.cells import is_disturbed
 from stratos.common.errors import BadRequest
 from stratos.reproduce.record.conditions import RowConditions
 
@@ -25,9 +26,14 @@ class ReportFile:
         self.rows: dict[str, Mapping[str, Any]] = _read(path)
 
     def has(self, name: str, conditions: RowConditions, commit: str | None) -> bool:
-        """The row was measured under these conditions, by this code or, for ``None``, by any that has a name."""
+        """The row was measured under these conditions, by this code or, for ``None``, by any that has a name.
+
+        What was measured while others used the machine compares with nothing, so it is as if it were not there.
+        """
         found = self.rows.get(name)
         if found is None or (found["form"], found["seed"]) != (str(conditions.form), conditions.seed):
+            return False
+        if is_disturbed(found):
             return False
         measured = found["environment"]["commit"]
         return "+" not in measured and commit in (None, measured)  # code that is being changed has no name

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from stratos.reproduce.record.conditions import RowConditions, RowForm
 
 STOP_S = 30.0
 """Seconds in which a row that was told to stop ends what it started."""
+WHOLE_S = 5400.0
+"""Seconds of one call in the full form, the ends of rows that are stopped included."""
 MeasureRow = Callable[[ReproducedRow, RowConditions], Mapping[str, Any] | None]
 """``None`` where the row broke; its own words are on stderr."""
 
@@ -77,9 +80,23 @@ def measure_in_process(row: ReproducedRow, conditions: RowConditions) -> Mapping
     return _measured(row, conditions, None)
 
 
-def measure_within_bound(row: ReproducedRow, conditions: RowConditions) -> Mapping[str, Any] | None:
-    """The same; in the full form the row is stopped at its own bound, so that a report keeps the sum of them."""
-    return _measured(row, conditions, 60 * row.full_minutes if conditions.form is RowForm.FULL else None)
+class WholeReport:
+    """Measures the rows of one call, which keeps a bound of its own in the full form.
+
+    A row is stopped at its bound, and no row begins or goes on after that of the call: the next one goes on there.
+    """
+
+    def __init__(self, limit_s: float = WHOLE_S, now: Callable[[], float] = time.monotonic) -> None:
+        self._now, self._until = now, now() + limit_s
+
+    def __call__(self, row: ReproducedRow, conditions: RowConditions) -> Mapping[str, Any] | None:
+        if conditions.form is not RowForm.FULL:
+            return _measured(row, conditions, None)
+        left_s = self._until - self._now() - STOP_S
+        if left_s <= 0:
+            sys.stderr.write("the time of one call is over; the same command goes on here\n")
+            return None
+        return _measured(row, conditions, min(60 * row.full_minutes, left_s))
 
 
 def _measured(row: ReproducedRow, conditions: RowConditions, bound_s: float | None) -> Mapping[str, Any] | None:
@@ -99,14 +116,22 @@ def _measured(row: ReproducedRow, conditions: RowConditions, bound_s: float | No
 
 def _exit_code(command: list[str], environment: Mapping[str, str], bound_s: float | None) -> int:
     """Exit code of the process, which is stopped at the bound as by Ctrl-C: what it started ends with it."""
-    with subprocess.Popen(command, env=environment) as process:
+    # In a session of its own: a terminal's Ctrl-C reaches it once, from here.
+    with subprocess.Popen(command, env=environment, start_new_session=True) as process:
         try:
             return process.wait(bound_s)
         except subprocess.TimeoutExpired:
             sys.stderr.write(f"stopped after {bound_s:g} s, its bound; named alone, a row has none\n")
-            process.send_signal(signal.SIGINT)
-        try:
-            return process.wait(STOP_S) or 1
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return 1
+            return _stopped(process) or 1
+        except KeyboardInterrupt:
+            _stopped(process)
+            raise
+
+
+def _stopped(process: subprocess.Popen[bytes]) -> int:
+    process.send_signal(signal.SIGINT)
+    try:
+        return process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()

@@ -80,7 +80,7 @@ def load_model(conditions: RowConditions, *, is_shipped: bool = False, **changes
 def large_model(conditions: RowConditions) -> Path:
     """Folder of the random model, which is written once."""
     folder = conditions.folder / LARGE_SHAPE
-    if not (folder / "tokenizer.json").is_file():  # written last
+    if not (folder / "chat_template.jinja").is_file():  # written last: a row may be stopped before
         write_model(LARGE_SHAPE, folder, conditions.model)
     return folder
 

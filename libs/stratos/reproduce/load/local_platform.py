@@ -14,6 +14,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
 
+STOP_S = 20.0
+"""Less than a row has that is stopped: what it started would outlive it."""
 _ROOT = Path(__file__).resolve().parents[4]
 
 
@@ -41,21 +43,31 @@ class Platform:
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=_ROOT, env={**os.environ, **env}
         )
-        self.url = self._read(r"(http://\S+/v1)")
-        self.key = self._read(r"(sk-[0-9a-f-]+)")
+        try:
+            self.url = self._read(r"(http://\S+/v1)")
+            self.key = self._read(r"(sk-[0-9a-f-]+)")
+        except BaseException:  # also Ctrl-C: what has started would outlive its row
+            self.stop()
+            raise
         self.start_s = time.perf_counter() - self.started
 
     def _read(self, pattern: str) -> str:
         assert self.process.stdout is not None
+        lines = []
         for line in self.process.stdout:
+            lines.append(line)
             if match := re.search(pattern, line):
                 return match[1]
-        raise RuntimeError("the platform ended before it printed its URL and key")
+        raise RuntimeError(f"the platform ended before it printed its URL and key:\n{''.join(lines)}")
 
-    def stop(self) -> None:
-        """Ctrl-C and wait."""
+    def stop(self, within_s: float = STOP_S) -> None:
+        """Ctrl-C and wait; by force after ``within_s``, so that what was measured is not lost with it."""
         self.process.send_signal(signal.SIGINT)
-        self.process.wait(timeout=60)
+        try:
+            self.process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()  # its processes end with it
+            self.process.wait()
         if self.process.stdout is not None:
             self.process.stdout.close()
 

@@ -55,8 +55,9 @@ SETTLE_S = 2.0
 # for the server's clock, microseconds for which gateways are kept and wants hold, that are silence, for which
 # gateways that were not heard count, and within which they were heard together, the gateway's own mark if all it gave
 # before it is reported; then the fields of each bucket's LeaseAsk.
-# Answers: of each bucket what the gateway holds now, what is left, what others hold unused; gateways; buckets that
-# others want; gateways that did not report since Redis was away; the own mark of the one that asks.
+# Answers: of each bucket what the gateway holds now, what is left, what others hold unused, for how long one that holds
+# something was not heard; gateways; buckets that others want; gateways that did not report since Redis was away; the
+# own mark of the one that asks.
 LEASE = """
 local gateway, ttl, now = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local kept, want, silence, settle = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -124,7 +125,7 @@ for i = 1, #KEYS - 3 do
   local fields = read(key)
   -- A time to come is that of another server's clock, before it failed: it must not hold the refill up until then.
   local level, at = fields['level'] or capacity, math.min(now, fields['at'] or now)
-  local held, others, unused = 0, 0, 0
+  local held, others, unused, oldest = 0, 0, 0, now
   for name, amount in pairs(fields) do
     if string.sub(name, 1, 2) == 'o:' then
       local holder = string.sub(name, 3)
@@ -135,6 +136,7 @@ for i = 1, #KEYS - 3 do
         held = amount
       else
         others, unused = others + amount, unused + math.max(0, amount - (fields['u:' .. holder] or 0))
+        oldest = math.min(oldest, heard_at[holder] or 0)
       end
     end
   end
@@ -174,7 +176,8 @@ for i = 1, #KEYS - 3 do
   elseif wants[field] then
     redis.call('HDEL', KEYS[2], field)
   end
-  answers[i] = {string.format('%.6f', held), string.format('%.6f', level), string.format('%.6f', unused)}
+  answers[i] = {string.format('%.6f', held), string.format('%.6f', level), string.format('%.6f', unused),
+    string.format('%.6f', (now - oldest) / 1000000)}
 end
 return {answers, gateways, wanted_names, unheard, mark}
 """
@@ -221,6 +224,8 @@ class LeaseGrant:
     """Left for all; below 0 where more was spent than the bucket had."""
     unused: float = 0.0
     """Held by other gateways and, by their last reports, not spent or in use."""
+    silent_s: float = 0.0
+    """Since the other gateways that hold something were heard, the longest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +265,7 @@ def parse_turn(prefix: str, answer: Sequence[Any]) -> LeaseTurn:
     """Read the answer of ``LEASE``."""
     grants, gateways, wanted, unheard, mark = answer
     return LeaseTurn(
-        grants=[LeaseGrant(float(held), float(level), float(unused)) for held, level, unused in grants],
+        grants=[LeaseGrant(*map(float, grant)) for grant in grants],
         gateways=tuple(gateways),
         wanted=[name.removeprefix(_key(prefix, "")) for name in wanted],
         unheard=tuple(unheard),

@@ -25,13 +25,26 @@ class ScriptLine:
         config: where the store's marker lies.
         text: of the script, which may run twice; all its keys are declared, and it answers one text of ASCII.
         store_id: of the store that is followed; ``None`` before it is known.
+        first: arguments that all calls begin with.
     """
 
-    def __init__(self, redis: Redis, config: RecordStoreConfig, text: str, store_id: StoreId = any_store) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        config: RecordStoreConfig,
+        text: str,
+        store_id: StoreId = any_store,
+        first: Sequence[bytes] = (),
+    ) -> None:
         self._redis = redis
         self._script = GuardedScript(redis, config, text, store_id)
         self._marker = f"{config.prefix}:store".encode()
         self._store_id = store_id
+        self._first = first
+        self._keys: Sequence[bytes] = ()
+        """Of the last call, and what begins a call with them and so many arguments."""
+        self._num_args = -1
+        self._head = b""
         options: Any = redis.connection_pool.connection_kwargs
         self.timeout_s = float(options.get("socket_timeout") or DEFAULT_TIMEOUT_S)
         """Of a connection, and of an answer: those of the client, as its URL may set them."""
@@ -45,16 +58,23 @@ class ScriptLine:
         Raises:
             DependencyDown: it is not known yet which store is followed.
         """
-        own = known(self._store_id).encode()
-        command = _packed((b"EVALSHA", self._script.sha, b"%d" % (len(keys) + 1), *keys, self._marker, *args, own))
+        if keys != self._keys or len(args) != self._num_args:
+            self._begin_with(keys, len(args))
+        command = b"".join([self._head, *map(_part, args), _part(known(self._store_id).encode())])
         async with self._calling:
             try:
                 found = await self._exchange(command)
             except (*BROKEN, ConnectionError):
                 found = None
         if found is None:  # an error, or a connection from before a restart
-            return str(await self._script([key.decode() for key in keys], args))
+            return str(await self._script([key.decode() for key in keys], [*self._first, *args]))
         return found
+
+    def _begin_with(self, keys: Sequence[bytes], num_args: int) -> None:
+        """Pack what is the same in calls of these keys."""
+        parts = b"EVALSHA", self._script.sha, b"%d" % (len(keys) + 1), *keys, self._marker, *self._first
+        self._head = b"*%d\r\n%b" % (len(parts) + num_args + 1, b"".join(map(_part, parts)))
+        self._keys, self._num_args = keys, num_args
 
     async def _exchange(self, command: bytes) -> str | None:
         """Ask and be answered; a connection that was left in between is not used again."""
@@ -87,25 +107,32 @@ class _AnswerReader(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Future[str | None] = self._loop.create_future()
         self._data = b""
+        self._late_s = 0.0
+        """When the question has waited for too long."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Looks then: one for many questions, as nearly all are answered long before."""
         self.is_open = True
         transport.set_protocol(self)
 
     async def ask(self, command: bytes, timeout_s: float) -> str | None:
         """The text that is answered; ``None`` for another answer. Raises ``TimeoutError``, ``ConnectionError``."""
-        self._waiting = self._loop.create_future()
-        timer = self._loop.call_later(timeout_s, self._give_up)
+        waiting: asyncio.Future[str | None] = self._loop.create_future()
+        self._waiting = waiting
+        self._late_s = self._loop.time() + timeout_s
+        if self._timer is None or self._timer.when() > self._late_s:
+            self._stop_timer()
+            self._timer = self._loop.call_at(self._late_s, self._look)
         try:
             self._transport.write(command)
-            return await self._waiting
+            return await waiting
         except BaseException:
             self.close()
             raise
-        finally:
-            timer.cancel()
 
     def close(self) -> None:
         """Use it no more."""
         self.is_open = False
+        self._stop_timer()
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -129,17 +156,25 @@ class _AnswerReader(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Nothing more comes."""
         self.is_open = False
+        self._stop_timer()
         self._before.connection_lost(error)
         if not self._waiting.done():
             self._waiting.set_exception(ConnectionError("the connection was lost"))
 
-    def _give_up(self) -> None:
-        if not self._waiting.done():
+    def _look(self) -> None:
+        self._timer = None
+        if self._waiting.done():
+            return
+        if self._loop.time() < self._late_s:
+            self._timer = self._loop.call_at(self._late_s, self._look)
+        else:
             self._waiting.set_exception(TimeoutError("no answer"))
 
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-def _packed(parts: Sequence[bytes]) -> bytes:
-    found = [b"*%d\r\n" % len(parts)]
-    for part in parts:
-        found += (b"$%d\r\n" % len(part), part, b"\r\n")
-    return b"".join(found)
+
+def _part(part: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(part), part)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import struct
 import sys
 from array import array
 from binascii import b2a_base64
@@ -23,7 +24,9 @@ from redis.asyncio import Redis
 from stratos.store.data_keys import BrokenSeal, PlaceCipher, unseal
 from stratos.store.sealed.stream_scripts import MOST_TURNS, OLD_SLOTS
 
-_WORD_BYTES, _ENTRY_WORDS = 4, 3
+WORD_BYTES, _ENTRY_WORDS = 4, 3
+frame_words = struct.Struct(f"={_ENTRY_WORDS}I").pack
+"""Bytes of a token in a frame, given the number of its stream, its own among the pieces, and its id."""
 _MAX_KEPT_BYTES = 4 << 20
 """Of frames that were read, for the next stream of their gateway."""
 
@@ -69,10 +72,10 @@ class _Entries:
 
     def of(self, number: int) -> Iterator[tuple[int, int]]:
         """Tokens of a stream, each behind its number among the pieces."""
-        sought = number.to_bytes(_WORD_BYTES, sys.byteorder)
+        sought = number.to_bytes(WORD_BYTES, sys.byteorder)
         at = self._streams.find(sought)
         while at >= 0:
-            place, is_between = divmod(at, _WORD_BYTES)
+            place, is_between = divmod(at, WORD_BYTES)
             if not is_between:
                 yield self._words[_ENTRY_WORDS * place + 1], self._words[_ENTRY_WORDS * place + 2]
             at = self._streams.find(sought, at + 1)

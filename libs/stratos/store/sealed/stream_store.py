@@ -208,7 +208,6 @@ class StreamStore:
         self._sub_key = sub_key
         self._moved = moved
         self._open = GuardedScript(redis, config, scripts.OPEN, store_id)
-        self._write = ScriptLine(redis, config, scripts.WRITE, store_id)
         self._cancel = GuardedScript(redis, config, scripts.CANCEL, store_id)
         self._claim = GuardedScript(redis, config, scripts.CLAIM, store_id)
         self._delay = GuardedScript(redis, config, scripts.DELAY, store_id)
@@ -219,7 +218,8 @@ class StreamStore:
         """Of the last call that wrote."""
         self._numbers = itertools.count(1)
         self._lease_ms, self._kept_ms = int(bounds.lease_s * 1000), int(bounds.kept_s * 1000)
-        self._write_args = owner.encode(), b"%d" % self._lease_ms, b"%d" % self._kept_ms
+        first = owner.encode(), b"%d" % self._lease_ms, b"%d" % self._kept_ms
+        self._write = ScriptLine(redis, config, scripts.WRITE, store_id, first)
 
     def key(self, tenant_id: str) -> bytes | None:
         """The sub-key of a tenant; ``None`` where nothing of it can be kept."""
@@ -321,9 +321,11 @@ class StreamStore:
         renewed = [(self._tenant(tenants, tenant_id).place, ids) for tenant_id, ids in renewals.items()]
         self._tenants = tenants
         keys = [key for tenant in tenants.values() for key in tenant.keys]
-        with translate_redis_errors():
-            args = (*self._write_args, orjson.dumps(rows), orjson.dumps(framed), orjson.dumps(renewed))
-            answer: Any = await self._write(keys, args)
+        try:
+            answer = await self._write(keys, [orjson.dumps(part) for part in (rows, framed, renewed)])
+        except Exception:
+            with translate_redis_errors():
+                raise
         letters, _, lost = answer.partition(" ")
         return [_BY_LETTER[letter] for letter in letters], lost.split()
 

@@ -27,6 +27,11 @@ _TINY = 1e-6
 """Rounding of amounts in Redis."""
 _SOON_S = 0.01
 """Between two turns: a request waits for what is refilled until the next one."""
+HEARD_S = 0.35
+"""A gateway that has a core, and nothing new to say of a bucket, is heard so often."""
+SLOW_S = 0.5
+"""One that was silent for so long has none, or is gone."""
+_SLOW_LATELY_S = 30.0
 UNKNOWN_AFTER_S = 30.0
 """For an amount that is larger than this gateway's share: it waits for Redis."""
 
@@ -79,8 +84,8 @@ class LeasedBucket:
         """Since the last report that was answered, and since the last one."""
         self._level = self._unused = 0.0
         self._level_at = self._turn_at = now
-        self.num_heard = 0
-        """Turns whose slices were heard of before they were over."""
+        self._said_at = self._others_at = self._slow_until = float("-inf")
+        """What is known of the bucket is of then; of what other gateways hold, of then. One of them was slow lately."""
         self._own: OwnShare | None = None
         self._owed = Debt(now)
         """Missing from this gateway's share while Redis is away."""
@@ -110,6 +115,11 @@ class LeasedBucket:
     def balance(self) -> float:
         """Amount that may be taken here now; below 0 where more is in use or was used than is held."""
         return self._held - (self.in_use if self.is_semaphore else self._used)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a gateway that lacks something here can get it, or hears that it is in use."""
+        return self.balance > 0 or self.in_use != self._reported_use
 
     @property
     def num_lost(self) -> float:
@@ -175,7 +185,8 @@ class LeasedBucket:
     def after_s(self, cost: float, now: float) -> float:
         """Seconds until the tenant may have the amount, if it takes nothing else; 0 where the next turns may bring it.
 
-        Of a semaphore an estimate, by the pace at which the tenant's sequences ended lately.
+        Of a semaphore an estimate, by the pace at which the tenant's sequences ended here lately, and as many of those
+        that run elsewhere.
         """
         if not self.has_lease and self._own is None:
             return 0.0
@@ -183,22 +194,46 @@ class LeasedBucket:
         if missing <= max(_TINY, self.terms.rate_per_s * _SOON_S):
             return 0.0
         if self.is_semaphore:
-            return self._pace.after_s(missing, now)
+            return self._pace.after_s(missing * self._part_here(now), now)
         if self._own is None:
             return missing / self.terms.rate_per_s
         never = cost > self._own.part * self.terms.capacity
         return UNKNOWN_AFTER_S if never else missing / (self._own.part * self.terms.rate_per_s)
 
-    def is_stale(self, now: float) -> bool:
-        """Whether others may have given back since the last answer what a turn would bring."""
-        return self._own is None and now - self._level_at > 2 * self._config.interval_s
+    def _part_here(self, now: float) -> float:
+        """Part of the slots in use that is in use here; all, where that is not known."""
+        if self._own is not None or not self.in_use:
+            return 1.0
+        return min(1.0, self.in_use / max(_TINY, self.terms.capacity - self.remaining(now)))
+
+    def is_known(self, since: float, now: float) -> bool:
+        """Whether a limit may be named to a request that came at ``since``: what is left is known as of then or of now.
+
+        Sequences may have ended elsewhere, at a gateway that has had no core to say so.
+        """
+        if self._own is not None:
+            return True
+        if now < self._slow_until:  # what it said may have left before what it had done
+            return since <= min(self._said_at, self._others_at - self._config.interval_s / 2)
+        is_said = since <= self._said_at or now - self._said_at <= 2 * self._config.interval_s
+        return is_said and (since <= self._others_at or self._said_at - self._others_at <= HEARD_S)
+
+    def serve(self, now: float) -> None:
+        """Requests that wait take what is here, in the order in which they came."""
+        line = self.demand.line
+        if line and self._own is not None:
+            self._earn(now)
+        if self.balance > _TINY:
+            for request in line:
+                if request.cost <= self.balance + _TINY:
+                    request.serve(now)
 
     def remaining(self, now: float) -> float:
         """Amount that the tenant has left over all gateways, as far as this one knows."""
         if self._own is not None:
             return self.balance
-        refilled = self._level + self._unused + self.terms.rate_per_s * max(0.0, now - self._level_at)
-        return min(self.balance + refilled, self.terms.capacity)
+        elsewhere = self._level + self._unused + self.terms.rate_per_s * max(0.0, now - self._level_at)
+        return min(self.balance + self._back + elsewhere, self.terms.capacity)
 
     def is_due(self, now: float) -> bool:
         """A turn has something to say or to get."""
@@ -239,7 +274,9 @@ class LeasedBucket:
         if growth is not None:
             wish, least = min(wish, self._most_after_outage(growth, now)), 0.0
             need = min(need, wish)
-        self._held, self._used, self._back, self._asked = keep, 0.0, 0.0, self._total
+        left_here, self._asked = self.balance + self._back, self._total
+        self._held, self._used, self._back = keep, 0.0, 0.0
+        self._level += left_here - self.balance  # the tenant's still, until the answer says what became of it
         self._turn_at, self._new_debt, self._reported_use = now, Debt(now), self.in_use
         return LeaseAsk(
             bucket=self.name,
@@ -268,7 +305,10 @@ class LeasedBucket:
         self.slice_until = self._turn_at + self._config.lease_s
         self._debt = self._new_debt
         self._level, self._level_at, self._unused = grant.level, now, grant.unused
-        self.num_heard += now < self.slice_until
+        if now < self.slice_until:
+            self._said_at, self._others_at = self._turn_at, self._turn_at - grant.silent_s
+        if grant.silent_s > SLOW_S:
+            self._slow_until = now + _SLOW_LATELY_S
         self._earned_at, self.has_lease, self._own, self.is_contested = self._turn_at, True, None, False
 
     def miss(self, part: float, since_s: float, now: float) -> None:

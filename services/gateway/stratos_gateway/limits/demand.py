@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from typing import Protocol
 
 _DEMAND_S = 0.5
 """A slice holds what was wanted in so many seconds, refused requests included."""
 _MEMORY_S = 1.0
 """A refused cost counts for so long."""
+
+
+class PlaceInLine(Protocol):
+    """A request that waits for a part of one limit."""
+
+    cost: float
+
+    def is_held_up(self) -> bool:
+        """Whether it lacks that of an earlier limit."""
+        ...
+
+    def serve(self, now: float) -> None:
+        """Take all it waits for, if that is there."""
+        ...
 
 
 class Demand:
@@ -23,8 +36,7 @@ class Demand:
         self._smoothed = 0.0
         self._largest = 0.0
         self._refused: tuple[float, float] | None = None
-        self._waiting: list[tuple[float, Callable[[], bool]]] = []
-        """Cost of each request that waits, and whether it lacks that of an earlier limit."""
+        self._line: dict[PlaceInLine, None] = {}
 
     def note(self, cost: float, now: float) -> None:
         """A request came; its cost fades over ``_DEMAND_S``."""
@@ -38,25 +50,28 @@ class Demand:
         if self._refused is None or now - self._refused[1] > _MEMORY_S or cost <= self._refused[0]:
             self._refused = (cost, now)
 
-    @contextmanager
-    def waiting_for(self, cost: float, is_held_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """A request waits for the amount; ``is_held_up`` says whether it lacks that of an earlier limit."""
-        request = cost, is_held_up
-        self._waiting.append(request)
-        try:
-            yield
-        finally:
-            self._waiting.remove(request)
+    def join(self, request: PlaceInLine) -> None:
+        """A request waits."""
+        self._line[request] = None
+
+    def leave(self, request: PlaceInLine) -> None:
+        """It waits no longer."""
+        self._line.pop(request, None)
+
+    @property
+    def line(self) -> tuple[PlaceInLine, ...]:
+        """Requests that wait, in the order in which they came."""
+        return tuple(self._line)
 
     @property
     def is_held_up(self) -> bool:
         """All that wait lack something of an earlier limit: what is here serves none of them."""
-        return bool(self._waiting) and all(is_held_up() for _, is_held_up in self._waiting)
+        return bool(self._line) and all(request.is_held_up() for request in self._line)
 
     @property
     def waiting(self) -> float:
         """All that is waited for."""
-        return sum(cost for cost, _ in self._waiting)
+        return sum(request.cost for request in self._line)
 
     @property
     def largest(self) -> float:
@@ -65,7 +80,7 @@ class Demand:
 
     def is_recent(self, now: float) -> bool:
         """Something was wanted in the last second."""
-        return bool(self._waiting) or now - self.wanted_at <= _MEMORY_S
+        return bool(self._line) or now - self.wanted_at <= _MEMORY_S
 
     def expected(self) -> float:
         """Enough for half a second, for two of the largest requests, and for all that wait."""
@@ -73,6 +88,6 @@ class Demand:
 
     def least(self, now: float) -> float:
         """The smallest amount that is waited for, or was refused a moment ago; 0 where there is none."""
-        if self._waiting:
-            return min(cost for cost, _ in self._waiting)
+        if self._line:
+            return min(request.cost for request in self._line)
         return 0.0 if self._refused is None or now - self._refused[1] > _MEMORY_S else self._refused[0]

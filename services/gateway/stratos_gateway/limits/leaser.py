@@ -30,8 +30,29 @@ _MAX_BUCKETS = 256
 """Buckets of one call: Redis does nothing else for so long. A turn has as many calls as it needs."""
 HEARTBEAT_S = SILENCE_S / 2
 """A gateway is heard so often, also without any limited tenant, and hears of new ones."""
+_SILENT_CALL_S = 0.25
+"""A call that is under way for longer may find no Redis."""
 SHARES_AFTER_S = SILENCE_S + 0.1
 """Without Redis shares begin after so long, and slices go on until then: later Redis knows that it was away."""
+
+
+class _TurnEnd:
+    """Wakes those that wait for its end."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._sleepers: dict[asyncio.Event, None] = {}
+
+    def woken(self, wake: asyncio.Event) -> asyncio.Event:
+        """Set it at the end."""
+        self._sleepers[wake] = None
+        return wake
+
+    def end(self) -> None:
+        """It has ended."""
+        self.is_over = True
+        for wake in self._sleepers:
+            wake.set()
 
 
 class Leaser:
@@ -49,9 +70,8 @@ class Leaser:
         self._clock = clock
         self._buckets: dict[str, LeasedBucket] = {}
         self._wanted = asyncio.Event()
-        self._this_turn, self._next_turn = asyncio.Event(), asyncio.Event()
-        """Set at their ends."""
-        self._this_turn.set()
+        self._this_turn, self._next_turn = _TurnEnd(), _TurnEnd()
+        self._this_turn.end()
         self.known = KnownGateways(leases.gateway, clock)
         """Those that share the limits."""
         self._called_at = self._looked_at = self._settles_at = float("-inf")
@@ -99,9 +119,9 @@ class Leaser:
     async def opened(self) -> None:
         """Wait until it is known which of them are, and their requests were asked to end."""
         while self.is_shut:
-            turn = self._next_turn
+            wake = self._next_turn.woken(asyncio.Event())
             self._wanted.set()
-            await turn.wait()
+            await wake.wait()
 
     def hold(self, bucket: LeasedBucket, holder: Holder, amount: float) -> None:
         """Slots of a semaphore were taken."""
@@ -118,8 +138,8 @@ class Leaser:
         return max(0.0, known_at - now, self.config.interval_s if is_open else 0.0)
 
     def _is_silent(self, now: float) -> bool:
-        """A call is under way for longer than requests wait for one: Redis may have gone."""
-        return self._call_at is not None and now - self._call_at >= self.config.wait_s
+        """A call is under way for long: Redis may have gone."""
+        return self._call_at is not None and now - self._call_at >= _SILENT_CALL_S
 
     def note_gateways(self, names: Iterable[str]) -> None:
         """Another gateway says who is there; that counts until Redis says it, and as long as it says so."""
@@ -149,14 +169,21 @@ class Leaser:
         """The bucket of its name now: one that was idle for as long as a stream ran is renewed again."""
         return self._buckets.setdefault(bucket.name, bucket)
 
-    async def turn_soon(self, buckets: Iterable[LeasedBucket], wait_s: float) -> None:
-        """Have a turn of the buckets begin soon. Wait for its end, or that of one under way, but at most ``wait_s``."""
-        turn = self._next_turn if self._this_turn.is_set() else self._this_turn
+    async def turn_soon(self, buckets: Iterable[LeasedBucket], wait_s: float, wake: asyncio.Event) -> None:
+        """Have a turn of the buckets begin soon. Wait for its end, or that of one under way, but at most ``wait_s``.
+
+        Args:
+            buckets: that are due.
+            wait_s: seconds.
+            wake: ends the wait as well.
+        """
+        wake.clear()
+        (self._next_turn if self._this_turn.is_over else self._this_turn).woken(wake)
         self._urgent |= {bucket.name: bucket for bucket in buckets}
         self._wanted.set()
         try:
             async with asyncio.timeout(wait_s):
-                await turn.wait()
+                await wake.wait()
         except TimeoutError:  # Redis is slow; a tenant's first request here must not wait for it for ever
             if self._clock.now() - self._called_at >= SHARES_AFTER_S:
                 self._miss([bucket for bucket in buckets if not bucket.has_lease])
@@ -185,7 +212,7 @@ class Leaser:
 
     async def turn(self) -> None:
         """Report and renew what is due; what requests wait for comes first."""
-        self._this_turn, self._next_turn = self._next_turn, asyncio.Event()
+        self._this_turn, self._next_turn = self._next_turn, _TurnEnd()
         self._wanted.clear()
         now, due = self._clock.now(), list(self._urgent.values())
         self._urgent = {}
@@ -197,7 +224,7 @@ class Leaser:
             self._called_at = now
             await self._renew(list(dict.fromkeys(due)))
         self._open_until = self._found_until
-        self._this_turn.set()
+        self._this_turn.end()
 
     @property
     def _heartbeat_s(self) -> float:
@@ -254,8 +281,10 @@ class Leaser:
                 bucket.grant(grant, self._clock.now())
                 if bucket.num_lost and (ended := bucket.end_lost()):
                     _log.warning("this gateway stood still: %d requests end whose slots others have now", ended)
+            for bucket in some:
+                bucket.serve(self._clock.now())
             for name in self._buckets.keys() & set(turn.wanted):
-                if (bucket := self._buckets[name]).balance > 0:
+                if (bucket := self._buckets[name]).has_news:
                     bucket.is_contested, self._urgent[name] = True, bucket
 
     def _without_share(self) -> list[LeasedBucket]:
@@ -304,6 +333,7 @@ class Leaser:
         since_s = self.shares_at if self.is_away else now
         for bucket in buckets:
             bucket.miss(self._part(bucket), since_s, now)
+            bucket.serve(now)
 
     def _part(self, bucket: LeasedBucket) -> float:
         if not self.is_counted:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from stratos.common.clock import Clock
@@ -13,7 +11,8 @@ from stratos.common.errors import ConcurrencyLimited, DependencyDown, RateLimite
 from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import Tenant
 from stratos.store.counters.leases import SETTLE_S
-from stratos_gateway.limits.bucket import BucketTerms, Holder, LeasedBucket
+from stratos_gateway.limits.bucket import BucketTerms, Holder
+from stratos_gateway.limits.claims import Claim, Waiter, take_all
 from stratos_gateway.limits.headers import LimitStanding
 from stratos_gateway.limits.leaser import Leaser
 
@@ -23,10 +22,6 @@ FIRST_WAIT_S = 1.0
 Around an outage any request waits until it is known what may be given, but never longer than ``MOST_WAIT_S``."""
 MOST_WAIT_S = SETTLE_S + 0.25
 """Longest time that a request waits for turns: those that have not reported by then count no more after an outage."""
-
-_LEAST_TURNS = 4
-"""A request waits for so many, however long they take: one under way, one that says what is wanted, another gateway's,
-and the one that brings it."""
 
 _LOOK_S = 0.25
 """A request that waits looks so often whether this process stood still: that time is not its own."""
@@ -43,22 +38,6 @@ class Cost:
     num_sequences: int
     model: str = ""
     """Served name of the base model, in names of buckets; revisions of a model share them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A part of one limit."""
-
-    kind: str
-    """"requests", "tokens" or "sequences"."""
-    bucket: LeasedBucket
-    amount: float
-    limit: int
-
-    def standing(self, now: float) -> LimitStanding:
-        """How the limit stands."""
-        remaining, terms = max(0.0, self.bucket.remaining(now)), self.bucket.terms
-        return LimitStanding(self.kind, self.limit, remaining, (terms.capacity - remaining) / terms.rate_per_s)
 
 
 class LimitReservation(Holder):
@@ -114,7 +93,9 @@ class LimitReservation(Holder):
             claim.bucket.holders.pop(self, None)
             if claim.kind != "requests":
                 back = claim.amount if claim.kind == "sequences" else claim.amount - num_tokens
-                self._leaser.current(claim.bucket).give_back(back, now)
+                bucket = self._leaser.current(claim.bucket)
+                bucket.give_back(back, now)
+                bucket.serve(now)
 
 
 class TenantLimiter:
@@ -148,69 +129,49 @@ class TenantLimiter:
         claims, now = reservation.claims, self._clock.now()
         for claim in claims:  # all of them before the first turn: one that is short must not hide the others' demand
             claim.bucket.demand.note(claim.amount, now)
-        if not self._spend(claims):
-            await self._wait(claims)
-        reservation.hold()
+            claim.bucket.serve(now)  # those that came before it
+        if take_all(claims, now):
+            reservation.hold()
+        else:
+            await self._wait(reservation)
 
-    async def _wait(self, claims: Sequence[Claim]) -> None:
+    async def _wait(self, reservation: LimitReservation) -> None:
         """Take turns until the claims are taken, as long as the tenant has left what they need, here or elsewhere."""
-        begin, heard = self._clock.now(), [claim.bucket.num_heard for claim in claims]
-        with ExitStack() as stack:
-            for place, claim in enumerate(claims):
-                stack.enter_context(claim.bucket.demand.waiting_for(claim.amount, partial(_is_short, claims[:place])))
-            still_s = 0.0
-            while (left_s := self._left_s(claims, begin, still_s, heard)) > 0:
+        begin, still_s, claims = self._clock.now(), 0.0, reservation.claims
+        with Waiter(claims, reservation.hold) as waiter:
+            while (left_s := self._left_s(claims, begin, still_s)) > 0:
                 asked_s, since_s = min(left_s, _LOOK_S), self._clock.now()
-                await self._leaser.turn_soon([claim.bucket for claim in claims], asked_s)
-                if self._spend(claims):
+                await self._leaser.turn_soon([claim.bucket for claim in claims], asked_s, waiter.wake)
+                waiter.serve(now := self._clock.now())
+                if waiter.is_served:
                     return
-                late_s = self._clock.now() - since_s - asked_s
+                late_s = now - since_s - asked_s
                 still_s += late_s if late_s > _LOOK_S else 0.0
-        raise self._refusal(claims, heard)
+        raise self._refusal(claims, begin)
 
-    def _left_s(self, claims: Sequence[Claim], begin: float, still_s: float, heard: Sequence[int]) -> float:
+    def _left_s(self, claims: Sequence[Claim], begin: float, still_s: float) -> float:
         """Seconds for which a request waits on that has waited since ``begin``; 0 or less for none.
 
         For ``still_s`` of that time this process stood still: no turn was waited for.
         """
         now, config = self._clock.now(), self._leaser.config
-        after_s = max(
-            0.0 if claim.bucket.is_stale(now) else claim.bucket.after_s(claim.amount, now) for claim in claims
-        )
-        is_first = _is_first(claims)
-        wait_s = FIRST_WAIT_S if is_first else config.wait_s
+        after_s = max(claim.after_s(begin, now) for claim in claims)
+        wait_s = FIRST_WAIT_S if _is_first(claims) else config.wait_s
         waited_s = now - begin - still_s
         most_s = max(wait_s, MOST_WAIT_S) - waited_s
         if self._leaser.is_away and begin < self._leaser.shares_at <= now:  # for a share, which begins empty
             return min(most_s, max(after_s, config.interval_s)) if after_s <= most_s else 0.0
         if after_s:
             return 0.0
-        num_turns = min(claim.bucket.num_heard - before for claim, before in zip(claims, heard, strict=True))
-        if not is_first and num_turns < _LEAST_TURNS:  # nothing says that the limit is reached
-            return most_s
         return min(max(wait_s - waited_s, self._leaser.settles_in_s), most_s)
 
-    def _spend(self, claims: Sequence[Claim]) -> bool:
-        """Take all of them or none."""
-        now = self._clock.now()
-        has = [claim.bucket.has(claim.amount, now) for claim in claims]  # each one that is short is told so
-        if not all(has):
-            return False
-        for claim in claims:
-            claim.bucket.spend(claim.amount, now)
-        return True
-
-    def _refusal(self, claims: Sequence[Claim], heard: Sequence[int]) -> StratosError:
+    def _refusal(self, claims: Sequence[Claim], begin: float) -> StratosError:
         """The limit that takes longest; where it is not known whether any is reached none is named."""
         now = self._clock.now()
         short = [claim for claim in claims if not claim.bucket.has(claim.amount, now)] or claims
-        after_s, claim = max(
-            ((claim.bucket.after_s(claim.amount, now), claim) for claim in short), key=lambda found: found[0]
-        )
-        if not self._leaser.is_away and (_is_first(claims) or not (after_s or _is_answered(claims, heard))):
-            return DependencyDown(
-                "Redis has not said in time what is left of the tenant's limits", after_s=FIRST_WAIT_S
-            )
+        after_s, claim = max(((claim.after_s(begin, now), claim) for claim in short), key=lambda found: found[0])
+        if not self._leaser.is_away and (_is_first(claims) or not after_s):
+            return DependencyDown("it was not known in time what is left of the tenant's limits", after_s=FIRST_WAIT_S)
         after_s = after_s or self._leaser.config.interval_s
         if claim.bucket.is_semaphore:
             text = f"{claim.limit} sequences of this tenant may run at once, over all its requests"
@@ -242,13 +203,3 @@ class TenantLimiter:
 def _is_first(claims: Sequence[Claim]) -> bool:
     """Whether this gateway has not heard of one of them yet."""
     return any(not claim.bucket.has_lease for claim in claims)
-
-
-def _is_answered(claims: Sequence[Claim], heard: Sequence[int]) -> bool:
-    """Whether so many turns have been answered since then that a limit is why none brought enough."""
-    return all(claim.bucket.num_heard - before >= _LEAST_TURNS for claim, before in zip(claims, heard, strict=True))
-
-
-def _is_short(claims: Sequence[Claim]) -> bool:
-    """Whether this gateway lacks what one of them needs."""
-    return any(claim.bucket.balance < claim.amount for claim in claims)

@@ -17,8 +17,8 @@ class LimitsConfig:
     slices are filled up."""
     lease_s: Annotated[float, Gt(0)] = 3.0
     """Life of a lease without a turn: what a killed gateway holds is back in the bucket after it."""
-    wait_s: Annotated[float, Gt(0)] = 0.25
+    wait_s: Annotated[float, Gt(0)] = 2.25
     """Longest time that a request waits for turns, while its tenant has left what it needs in the bucket or at another
-    gateway; turns are shared. Where Redis is slow it is the time of four turns, at most 2.25 s."""
+    gateway, or while that is not known; then it gets a 503 that names no limit. Turns are shared."""
     idle_s: Annotated[float, Gt(0)] = 10.0
     """A bucket of which nothing was wanted for so long gives its slice back."""

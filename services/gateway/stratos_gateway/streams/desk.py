@@ -186,7 +186,6 @@ class StreamDesk:
                 owner.take_back(frame)
                 again += owner.streams()
         for stream in again:
-            stream.pack()
             stream.is_due, self._due[stream] = True, None
 
     def _take_frames(self) -> list[StreamFrame]:

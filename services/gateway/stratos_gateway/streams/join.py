@@ -332,7 +332,12 @@ class StreamJoin:
             known = [generation.runs_at for generation in found.generations] if isinstance(found, Fanout) else []
             return known if any(known) else ()
 
-        owned.num_cached, owned.ended_unix_s = num_cached, renderer.answer.wall_clock
+        def ids() -> Sequence[int]:
+            found = output()
+            assert isinstance(found, Fanout), "the only one that notes tokens without chunks"
+            return found.generations[0].transcript.choices[0].ids
+
+        owned.ids, owned.num_cached, owned.ended_unix_s = ids, num_cached, renderer.answer.wall_clock
         if self._config.attach_s:
             owned.places = places
         renderer.recorder = owned

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import orjson
 
 from stratos.common.errors import BadRequest, StratosError
+from stratos.store.sealed.stream_frames import frame_words
 from stratos_gateway.http.sse import KEEP_ALIVE
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.openai.rendering import Renderer
@@ -28,18 +29,43 @@ _NUMBERS = tuple(b"%d" % number for number in range(_NUM_TEXTS))
 _join, _json = b"".join, orjson.dumps
 
 
+class TokenNotes:
+    """Tokens of one choice that are noted one by one: all that one more of them touches, since a gateway has thousands
+    of streams, and what is touched once in a while is in no cache.
+
+    Args:
+        number: of the stream in its tenant's frames.
+        num_pieces: before them.
+    """
+
+    __slots__ = ("num_pieces", "number", "words")
+
+    def __init__(self, number: int, num_pieces: int = 0) -> None:
+        self.number, self.num_pieces = number, num_pieces
+        self.words: bytearray | None = None
+        """Frame that they go to, as ``frame_words`` gives them; ``None`` while the stream has no block, or is lost."""
+
+
+_TokenEvents = tuple[TokenNotes, bytes, bytes, bytes, int, int]
+"""Events of single tokens: where they are noted; bytes before the numbers of each, behind them and behind its text; and
+how many more units than pieces the answer has, and events than units."""
+
+
 class ChunkRecorder(Protocol):
     """Takes what the client is sent."""
 
     def note(self, chunk: ChoiceChunk) -> None:
         """A chunk, about to be sent."""
 
-    def note_token(self, token_id: int) -> None:
-        """The same of one token of the only choice, which goes on, once all chunks are recorded in full."""
-
     @property
     def is_plain(self) -> bool:
-        """Such tokens can be noted, from here on."""
+        """Single tokens of the only choice, which goes on, can be noted without a chunk from here on."""
+
+    def begin_tokens(self) -> TokenNotes:
+        """Where they are noted until the next chunk is."""
+
+    def wait_for_block(self) -> None:
+        """One was noted there that no frame has."""
 
     def note_whole(self) -> None:
         """Everything has come."""
@@ -61,10 +87,8 @@ class NumberedRenderer(Renderer):
         self._recorder: ChunkRecorder | None = None
         self._inner = inner
         self._tag = tag.encode()
-        self._token_parts: tuple[bytes, bytes, bytes] | None = None
-        """Bytes of a token's event before its numbers, behind them and behind its text, once such events need no chunk,
-        which stays so.
-        """
+        self._tokens: _TokenEvents | None = None
+        """Of the stream from the last chunk on, once they need none."""
         self._units = [0] * num_choices
         self._cursor = cursor
         self._seen = cursor.seen or self._units.copy()
@@ -83,7 +107,8 @@ class NumberedRenderer(Renderer):
 
     @recorder.setter
     def recorder(self, recorder: ChunkRecorder) -> None:
-        self._recorder, self._token_parts = recorder, None
+        self._leave_tokens()
+        self._recorder = recorder
 
     def body(self, chunks: Sequence[ChoiceChunk], usage: Usage) -> dict[str, Any]:
         """The whole answer at once."""
@@ -99,21 +124,25 @@ class NumberedRenderer(Renderer):
 
     def token_part(self, token_id: int, text: str) -> bytes | None:
         """An event of a token; chunks go before where it is not certain that it is new to the client."""
-        if (parts := self._token_parts) is None and (parts := self._find_parts()) is None:
+        if (tokens := self._tokens) is None and (tokens := self._begin_tokens()) is None:
             return None
-        if (recorder := self._recorder) is not None:
-            recorder.note_token(token_id)
-        units = self._units
-        units[0] = num_units = units[0] + 1
+        notes, head, before, behind, more_units, more_events = tokens
+        piece = notes.num_pieces
+        notes.num_pieces = num_units = piece + 1
+        if (words := notes.words) is not None:
+            words += frame_words(notes.number, piece, token_id)
+        elif self._recorder is not None:
+            self._recorder.wait_for_block()
+        num_units += more_units
         if not text:
+            self._tokens = notes, head, before, behind, more_units, more_events - 1
             return b""
-        self._num_events = number = self._num_events + 1
-        head, before, behind = parts
+        number = num_units + more_events
         if number < _NUM_TEXTS and num_units < _NUM_TEXTS:
             return _join((head, _NUMBERS[number], b".", _NUMBERS[num_units], before, _json(text), behind))
         return b"%b%d.%d%b%b%b" % (head, number, num_units, before, _json(text), behind)
 
-    def _find_parts(self) -> tuple[bytes, bytes, bytes] | None:
+    def _begin_tokens(self) -> _TokenEvents | None:
         """From here on events of tokens differ in ids and texts alone; ``None`` where that is not certain."""
         is_special = self._is_behind or self._retry or len(self._units) > 1 or self._num_events < self._num_skipped
         if is_special or not (self._recorder is None or self._recorder.is_plain):
@@ -121,12 +150,22 @@ class NumberedRenderer(Renderer):
         template = self._inner.token_template
         if template is None or template.around is None:
             return None
-        before, behind = template.around
-        self._token_parts = b"id: %b." % self._tag, b"\n" + before, behind
-        return self._token_parts
+        (before, behind), (num_units,) = template.around, self._units
+        notes = TokenNotes(0) if self._recorder is None else self._recorder.begin_tokens()
+        more_units, more_events = num_units - notes.num_pieces, self._num_events - num_units
+        self._tokens = notes, b"id: %b." % self._tag, b"\n" + before, behind, more_units, more_events
+        return self._tokens
+
+    def _leave_tokens(self) -> None:
+        """Count those that went without a chunk: one, or another recorder, follows."""
+        if self._tokens is not None:
+            notes, *_, more_units, more_events = self._tokens
+            self._units[0] = notes.num_pieces + more_units
+            self._num_events, self._tokens = self._units[0] + more_events, None
 
     def stream_end(self, usage: Usage) -> bytes:
         """The rest of a stream; its last event's id is that of everything."""
+        self._leave_tokens()
         if self._is_behind:
             self._catch_up()
         events = _events(self._inner.stream_end(usage))
@@ -149,6 +188,7 @@ class NumberedRenderer(Renderer):
         return self._inner.stream_failure(error)
 
     def _chunk(self, chunk: ChoiceChunk) -> bytes:
+        self._leave_tokens()
         if self._recorder is not None:
             self._recorder.note(chunk)
         before = self._units[chunk.index]

@@ -6,7 +6,6 @@ those are many, some in each turn, so that streams that began together do not fa
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +13,12 @@ from dataclasses import dataclass
 from stratos.common.errors import StratosError
 from stratos.core.placement import Placement
 from stratos.core.requests.records import PositionLogprobs
-from stratos.store.sealed.stream_frames import StreamFrame
+from stratos.store.sealed.stream_frames import WORD_BYTES, StreamFrame, frame_words
 from stratos.store.sealed.stream_scripts import MOST_TURNS
 from stratos.store.sealed.stream_store import StreamWrite
 from stratos_gateway.openai.chunks import ChoiceChunk
 from stratos_gateway.streams.codec import Piece, add_piece, add_tokens, encode_block, encode_end, encode_places
+from stratos_gateway.streams.numbering import TokenNotes
 
 BLOCK_BYTES = 1024
 """A block is written again, longer, until it has so many: about 300 tokens."""
@@ -76,7 +76,7 @@ class OwnedStream:
         has_prompt: bool = False,
     ) -> None:
         self.tenant_id, self.stream_id = tenant_id, stream_id
-        self.epoch, self._block, self._number = begins.epoch, begins.block, begins.number
+        self.epoch, self._block = begins.epoch, begins.block
         self.end_with = end_with
         self.num_cached: Callable[[], Sequence[int]] = tuple
         """Cached tokens of each prompt."""
@@ -95,29 +95,36 @@ class OwnedStream:
         self.lease = f"{stream_id} {begins.epoch}"
         """Names the lease where it alone is renewed."""
         self.ends = ""
-        self.words: list[int] = []
+        self.words = bytearray()
         """Newest tokens of all streams of the tenant, as ``TenantFrames`` has them."""
+        self.ids: Callable[[], Sequence[int]] = tuple
+        """Tokens of its only choice so far: a list to which each is put once it is noted."""
         self._num_choices, self._has_logprobs, self._has_prompt = num_choices, has_logprobs, has_prompt
         self._told: dict[int, Sequence[PositionLogprobs]] = {}
         """Log probabilities of prompts that are recorded: all choices of a prompt have the same."""
         self._num_skipped = [0] * num_choices
         self._can_be_plain = self.is_plain = num_choices == 1 and not (has_logprobs or has_prompt)
         """All tokens that come are to be recorded, and of one choice."""
-        self.is_framed = False
-        """A block of it is written, so a token is recorded as soon as it is in a frame."""
         self._pieces = bytearray()
         add_tokens(self._pieces, begins.tail)
-        self._plain: list[int] = []
-        """Tokens behind the pieces, each a piece of its own: a chunk costs no more than its place here."""
-        self._num_pieces = begins.num_pieces + len(begins.tail)
-        """Pieces of all blocks, with the plain ones."""
+        self._num_packed = begins.num_pieces + len(begins.tail)
+        """Pieces of all blocks and of ``_pieces``; those of ``notes`` behind them are tokens of ``_journal``."""
+        self.notes = TokenNotes(begins.number, self._num_packed)
+        self._journal: Sequence[int] = ()
+        self._at = 0
+        """Place in it of the next one to be packed."""
         self._num_written = 0
         self._ended_unix_s = 0
 
     @property
     def has_news(self) -> bool:
         """Something of it is in no block."""
-        return bool(self._plain) or len(self._pieces) > self._num_written
+        return self.notes.num_pieces > self._num_packed or len(self._pieces) > self._num_written
+
+    @property
+    def is_framed(self) -> bool:
+        """A block of it is written, so a token is recorded as soon as it is in a frame."""
+        return self.notes.words is not None
 
     def become_due(self) -> None:
         """Be written with the next turn."""
@@ -131,13 +138,14 @@ class OwnedStream:
 
     def note(self, chunk: ChoiceChunk) -> None:
         """A chunk, about to be sent."""
-        ids = chunk.token_ids
-        if self.is_plain and chunk.finish_reason is None and len(ids) == 1:
-            self.note_token(ids[0])
-            return
         if self.is_lost:
             return
         self.pack()
+        ids = chunk.token_ids
+        if self.is_plain and chunk.finish_reason is None and len(ids) == 1:
+            add_tokens(self._pieces, ids)
+            self._note_piece(ids[0])
+            return
         num_skipped, entries = self._num_skipped[chunk.index], chunk.entries
         if num_skipped:
             self._num_skipped[chunk.index] = max(0, num_skipped - len(ids))
@@ -150,25 +158,35 @@ class OwnedStream:
         if piece.ends and not self._ended_unix_s:
             self._ended_unix_s = int(self.ended_unix_s())  # before it is rendered, so that both say the same
         add_piece(self._pieces, piece, self._num_choices, has_logprobs=self._has_logprobs, has_prompt=self._has_prompt)
-        self._num_pieces += 1
+        self.notes.num_pieces += 1
+        self._num_packed += 1
         self.become_due()
 
-    def note_token(self, token_id: int) -> None:
-        """A chunk of one token of its only choice, which goes on; ``skip`` has nothing left."""
-        if self.is_framed:
-            words, piece = self.words, self._num_pieces
-            words += (self._number, piece, token_id)
-            self._num_pieces = piece + 1
-        elif self.is_lost:
-            return
-        else:
-            self._num_pieces += 1
+    def _note_piece(self, token_id: int) -> None:
+        """One of one token, which is packed."""
+        notes = self.notes
+        if notes.words is None:
             self.become_due()
-        self._plain.append(token_id)
+        else:
+            notes.words += frame_words(notes.number, notes.num_pieces, token_id)
+        notes.num_pieces += 1
+        self._num_packed += 1
+
+    def begin_tokens(self) -> TokenNotes:
+        """The next tokens are noted there, each before it is put to ``ids``; ``note`` ends that."""
+        self.pack()
+        self._journal = self.ids()
+        self._at = len(self._journal)
+        return self.notes
+
+    def wait_for_block(self) -> None:
+        """A token was noted that is in no frame."""
+        if not self.is_lost:
+            self.become_due()
 
     def lose(self) -> None:
         """Record it no more."""
-        self.is_lost, self.is_framed = True, False
+        self.is_lost, self.notes.words = True, None
 
     def note_whole(self) -> None:
         """Everything has come."""
@@ -180,10 +198,12 @@ class OwnedStream:
         self.become_due()
 
     def pack(self) -> None:
-        """Pack what waits, so that a write after an outage has little to pack."""
-        if self._plain:
-            add_tokens(self._pieces, self._plain)
-            self._plain.clear()
+        """Pack what was noted one by one."""
+        num = self.notes.num_pieces - self._num_packed
+        if num:
+            end = self._at + num
+            add_tokens(self._pieces, self._journal[self._at : end])
+            self._at, self._num_packed = end, self.notes.num_pieces
 
     def write(self) -> StreamWrite:
         """News to be written now, with those that are in frames alone."""
@@ -201,7 +221,7 @@ class OwnedStream:
             epoch=self.epoch,
             block=self._block if is_new else -1,
             content=encode_block(self.num_cached(), self._ended_unix_s, bytes(self._pieces)) if is_new else b"",
-            number=self._number,
+            number=self.notes.number,
             ends=ends,
             end=end,
         )
@@ -209,7 +229,9 @@ class OwnedStream:
     def note_written(self, num_bytes: int) -> None:
         """So many bytes of its pieces are recorded."""
         self._told_places = self._written_places
-        self._num_written, self.is_framed = num_bytes, self.is_framed or (self._can_be_plain and num_bytes > 0)
+        self._num_written = num_bytes
+        if self._can_be_plain and num_bytes > 0:
+            self.notes.words = self.words
         if num_bytes >= BLOCK_BYTES:
             del self._pieces[:num_bytes]
             self._block, self._num_written = self._block + 1, 0
@@ -306,8 +328,8 @@ class TenantFrames:
 
     def __init__(self, tenant_id: str) -> None:
         self.tenant_id = tenant_id
-        self.words: list[int] = []
-        """Since the last turn: of each token the number of its stream, its own among the pieces, and its id."""
+        self.words = bytearray()
+        """``frame_words`` of each token since the last turn."""
         self.num_streams = 0
         self.is_shared = False
         """Another gateway has taken a stream over, and may not have written yet what is in frames here."""
@@ -352,8 +374,8 @@ class TenantFrames:
         dropped = []
         while self._kept and self._kept[0] <= oldest:
             dropped.append(self._kept.popleft())
-        entries = array("I", self.words).tobytes()
-        self._num_words += len(self.words)
+        entries = bytes(self.words)
+        self._num_words += len(entries) // WORD_BYTES
         self.words.clear()
         self._kept.append(turn)
         return StreamFrame(self.tenant_id, turn, entries, dropped)

@@ -17,12 +17,21 @@ from tests.support.limits.planted import (
     FirstShortClaim,
     ForgetsGateways,
     GoesOnAsBefore,
+    HidesWhatGoes,
     HurriedClients,
     OneSlotAndOneTurn,
     OneSlotPerTurn,
     UnboundedRefunds,
 )
-from tests.support.limits.scenes import abort_and_burst, after_silences, born_at_return, old_slice, outage, stand_still
+from tests.support.limits.scenes import (
+    abort_and_burst,
+    after_silences,
+    born_at_return,
+    during_turns,
+    old_slice,
+    outage,
+    stand_still,
+)
 from tests.support.virtual_loop import run_virtual
 
 ALONE = LimitCase(num_gateways=1, num_routers=1, num_tenants=1, is_all=True, is_parallel=True)
@@ -73,6 +82,11 @@ def test_a_gateway_that_goes_on_as_before_is_found(redis_url: str) -> None:
     assert any("sequences run of 6" in problem for problem in problems), problems
     problems = run_virtual(old_slice(redis_url, parts))
     assert any("the law" in problem for problem in problems), problems
+
+
+def test_requests_that_meet_a_turn_find_one_that_hides_what_it_gives_back(redis_url: str) -> None:
+    problems = run_virtual(during_turns(redis_url, LimitParts(leaser=HidesWhatGoes)))
+    assert any("Retry-After is too late" in problem for problem in problems), problems
 
 
 def test_requests_after_silence_find_the_first_short_claim(redis_url: str) -> None:

@@ -9,6 +9,7 @@ from tests.support.limits.scenes import (
     after_silences,
     born_at_return,
     come_again,
+    during_turns,
     lost_answer,
     old_slice,
     outage,
@@ -16,6 +17,10 @@ from tests.support.limits.scenes import (
     stand_still,
 )
 from tests.support.virtual_loop import run_virtual
+
+
+def test_requests_that_meet_a_turn_hear_the_exact_time(redis_url: str) -> None:
+    assert run_virtual(during_turns(redis_url)) == []
 
 
 def test_reservations_of_minutes_that_come_back_fill_no_bucket_above_its_capacity(redis_url: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import signal
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from tests.integration.platform.models.calls import client_of, pids_of, stratos
 from tests.integration.platform.models.mixed import nothing, until_recorded
 from tests.integration.platform.replicated.test_streams import busiest_gateway
 from tests.support.reference.adapter_folders import write_adapter
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, rounds
 from tests.support.worlds.platform_process import PlatformProcess
 
 NUM_STREAMS = 50
@@ -46,7 +45,9 @@ async def test_streams_keep_an_adapters_weights_through_a_new_version_a_killed_w
     assert len(telling) > NUM_STREAMS // 2, "what a schema leaves open may be the same for both"
     await stratos(platform, "adapters", "rollback", "tuned")
     await eventually(partial(_is_other, platform, new), "it stands for the old ones again")
-    for number in itertools.count():
+    for number in rounds("a stream that went on at the other gateway"):
+        for killed in ("gateway-", "decode-0"):
+            await asyncio.to_thread(platform.until_killable, killed)
         run = streams_of(platform, f"adapters{number}", is_recorded=True)
         await run.run(partial(_replace_under, platform, run.results, folders[1]))
         for name, got in run.results.items():

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -15,13 +14,24 @@ import pytest
 
 from tests.integration.platform.real.test_speculation import CODE, SCHEMA
 from tests.integration.platform.replicated.test_ledger import Ledger, client_of, entries_of, ledger_of
-from tests.support.waiting import eventually
-from tests.support.worlds.mixed_fleet import Told, attempts_of, live_workers, moved_between, num_drafted, other_worker
+from tests.support.waiting import LIMIT_S, eventually, rounds, while_running
+from tests.support.worlds.mixed_fleet import (
+    OtherWorker,
+    Told,
+    attempts_of,
+    live_workers,
+    moved_between,
+    num_decoded,
+    num_drafted,
+    other_worker,
+)
 from tests.support.worlds.platform_process import PlatformProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # rounds, as many as it takes
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # rounds begin in the first 300
 EDIT = CODE + "def get(self, name):\n    return"
-NUM_TOKENS = 500
+NUM_TOKENS = 2000
+"""Seconds of work: a busy machine shows a client what has come some tenths of a second later."""
+OWN = "decode-0"
 FORM = {"type": "json_schema", "json_schema": {"name": "weather", "schema": SCHEMA}}
 COMMON = {"model": "base", "max_tokens": NUM_TOKENS, "ignore_eos": True, "return_token_ids": True,
           "stream": True, "stream_options": {"include_usage": True}}  # fmt: skip
@@ -39,12 +49,23 @@ def streams_of(title: str, **more: str) -> list[Told]:
     return [Told("-".join((title, kind, *more.values())), {**common, **fields}) for kind, fields in KINDS.items()]
 
 
-async def cut(http: httpx.AsyncClient, ledger: Ledger, title: str, fault: Callable[[], Awaitable[None]]) -> list[Told]:
-    """Streams of all kinds at once; ``fault`` comes once two of them have tokens. They are as without drafts."""
-    streams = streams_of(title)
+Deed = Callable[[], Awaitable[Any]]
+
+
+async def cut(http: httpx.AsyncClient, ledger: Ledger, title: str, fault: Deed, is_at_work: Deed) -> list[Told]:
+    """Streams of all kinds at once, and ``fault`` once the worker that it meets is at work for some of them.
+
+    Without it where the long ones have ended before. They are as without drafts, and each is billed once.
+    """
+    *long, _ = streams = streams_of(title)
     running = [asyncio.create_task(stream.run(http)) for stream in streams]
-    await eventually(lambda: sum(stream.num_tokens > 20 for stream in streams) > 1, "tokens of some streams")
-    await fault()
+
+    async def is_time() -> bool:
+        are_under_way = any(stream.num_tokens and not stream.has_ended for stream in long)
+        return are_under_way and bool(await is_at_work())
+
+    if await while_running(running, is_time, f"work of the worker of {title}"):
+        await fault()
     await asyncio.gather(*running)
     plain = streams_of(title, speculation="off")
     await asyncio.gather(*(stream.run(http) for stream in plain))
@@ -61,34 +82,58 @@ async def have_moved(http: httpx.AsyncClient, streams: list[Told], first: str, s
     return any([moved_between(await attempts_of(http, stream.name), first, second) for stream in streams])
 
 
-async def test_streams_survive_moves_from_and_to_a_worker_without_drafts(real_platform: PlatformProcess) -> None:
-    """In rounds, until streams went from the one to the other, and others back, in their middle.
+@dataclass
+class Round:
+    """One worker without drafts beside the platform's own, which has them."""
 
-    A worker that has crashed often in a row stays stopped, so none is killed once streams went.
-    """
+    platform: PlatformProcess
+    http: httpx.AsyncClient
+    ledger: Ledger
+    worker: OtherWorker
+    turn: int
+
+    async def went(self) -> bool:
+        """Streams go on at the other worker when the own one, which has drafted for them, is killed."""
+        await asyncio.to_thread(self.platform.until_killable, OWN)
+        own = (await asyncio.to_thread(self.platform.processes))[OWN]
+        before = await num_drafted(own["metrics_address"])
+
+        async def has_drafted() -> bool:
+            return await num_drafted(own["metrics_address"]) > before
+
+        async def kill() -> None:
+            os.kill(own["pid"], signal.SIGKILL)
+
+        streams = await cut(self.http, self.ledger, f"killed-{self.turn}", kill, has_drafted)
+        await asyncio.to_thread(self.platform.until_killable, OWN)
+        await eventually(self._own_is_live, "the own worker is live again", timeout_s=LIMIT_S)
+        return await have_moved(self.http, streams, OWN, self.worker.name)
+
+    async def came_back(self) -> bool:
+        """Streams go on at the own worker when the other one, which has decoded for them, leaves."""
+        before = await num_decoded(self.worker.metrics_address)
+
+        async def has_decoded() -> bool:
+            assert not await num_drafted(self.worker.metrics_address)
+            return await num_decoded(self.worker.metrics_address) > before
+
+        streams = await cut(self.http, self.ledger, f"drained-{self.turn}", self.worker.drain, has_decoded)
+        have_come = await have_moved(self.http, streams, self.worker.name, OWN)
+        assert not have_come or await self.worker.popen.ended() == 0
+        return have_come
+
+    async def _own_is_live(self) -> bool:
+        return OWN in await live_workers(self.platform)
+
+
+async def test_streams_survive_moves_from_and_to_a_worker_without_drafts(real_platform: PlatformProcess) -> None:
+    """In rounds, until streams went from the one to the other, and others back, in their middle."""
     went = came_back = False
     async with client_of(real_platform) as http, ledger_of(real_platform) as ledger:
-        for turn in itertools.count():
-            plain, drafted = f"decode-plain-{turn}", list[float]()
-            async with other_worker(real_platform, plain, {"method": "off"}) as worker:
-                own = (await asyncio.to_thread(real_platform.processes))["decode-0"]
-                before = await num_drafted(own["metrics_address"])
-
-                async def kill(own: Any = own, drafted: list[float] = drafted) -> None:
-                    drafted.append(await num_drafted(own["metrics_address"]))
-                    os.kill(own["pid"], signal.SIGKILL)
-
-                if not went:
-                    streams = await cut(http, ledger, f"killed-{turn}", kill)
-                    went = drafted[0] > before and await have_moved(http, streams, "decode-0", plain)
-                    await eventually(partial(_is_live, real_platform, "decode-0"), "decode-0")
-                assert not await num_drafted(worker.metrics_address)
-                streams = await cut(http, ledger, f"drained-{turn}", worker.drain)
-                came_back = came_back or await have_moved(http, streams, plain, "decode-0")
-                assert await worker.popen.ended() == 0
+        for turn in rounds("streams that moved from a worker with drafts to one without, and others back", LIMIT_S):
+            async with other_worker(real_platform, f"decode-plain-{turn}", {"method": "off"}) as worker:
+                this = Round(real_platform, http, ledger, worker, turn)
+                went = went or await this.went()
+                came_back = came_back or await this.came_back()
             if went and came_back:
                 return
-
-
-async def _is_live(platform: PlatformProcess, name: str) -> bool:
-    return name in await live_workers(platform)

@@ -13,7 +13,7 @@ import pytest
 from stratos.core.ledger.entry import OWN_RANK
 from tests.integration.platform.replicated.test_ledger import client_of, ledger_of
 from tests.integration.platform.replicated.test_streams import busiest_gateway, own_entries_of, until_recorded
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, rounds
 from tests.support.worlds.platform_process import PlatformProcess
 
 NUM_LINES = 60
@@ -69,7 +69,8 @@ async def test_a_batch_outlives_a_killed_gateway(platform: PlatformProcess) -> N
         await until_recorded(http)
         undisturbed = await texts_of(http, await submit(http))
         assert [name for name, _ in undisturbed] == [f"c{number}" for number in range(NUM_LINES)]
-        while True:
+        for _ in rounds("a slice that was computed again"):
+            await asyncio.to_thread(platform.until_killable, "gateway-")
             batch_id = await submit(http)
             await eventually(partial(has_begun, http, batch_id), "it is computed")
             (await asyncio.to_thread(busiest_gateway, platform)).kill()

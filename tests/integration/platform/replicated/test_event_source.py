@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import subprocess
@@ -15,7 +14,7 @@ import pytest
 
 from tests.integration.platform.replicated.test_streams import busiest, client_of, gateways_of, until_recorded
 from tests.support.paths import ROOT
-from tests.support.waiting import LIMIT_S
+from tests.support.waiting import LIMIT_S, rounds, while_running
 from tests.support.worlds.event_source import EventSource
 from tests.support.worlds.platform_process import PlatformProcess
 
@@ -54,11 +53,12 @@ async def test_a_page_of_a_killed_gateway_comes_back_by_itself(platform: Platfor
         assert "new EventSource(" in (await http.get(origin)).text
         async with client_of(platform) as direct:
             await until_recorded(direct)
-        for attempt in itertools.count():
+        for attempt in rounds("a page whose stream was cut"):
+            await asyncio.to_thread(platform.until_killable, "gateway-")
             source, again = (EventSource(http, f"{origin}/story?name=page-{attempt}") for _ in range(2))
             begun, gateways = asyncio.Event(), await asyncio.to_thread(gateways_of, platform)
             running = asyncio.create_task(story_of(source, begun))
-            await begun.wait()
+            await while_running([running], begun.is_set, "the page's first message")
             busiest(gateways, platform).kill()
             text = await running
             assert text == await story_of(again, begun)

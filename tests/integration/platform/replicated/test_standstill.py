@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 from openai import OpenAI
 
-from tests.support.waiting import LIMIT_S, wait_until
+from tests.support.waiting import LIMIT_S, rounds, wait_until
 from tests.support.worlds.platform_process import PlatformProcess
 
 NUM_STREAMS, NUM_TOKENS = 6, 300
@@ -49,8 +49,7 @@ def test_a_standstill_of_every_decode_worker_costs_no_stream(platform: PlatformP
     before = num_noticed(platform)
     with ThreadPoolExecutor(NUM_STREAMS) as threads:
         expected = list(threads.map(lambda prompt: run_stream(platform, prompt, {}), prompts))
-        were_under_way = False
-        while not were_under_way:  # on a busy machine some are over before the last one begins
+        for _ in rounds("all streams under way at once"):  # on a busy machine some are over before the last begins
             counts: dict[str, int] = {}
             running = [threads.submit(run_stream, platform, prompt, counts) for prompt in prompts]
             wait_until(partial(all_flow, counts), "all streams flow")
@@ -65,4 +64,6 @@ def test_a_standstill_of_every_decode_worker_costs_no_stream(platform: PlatformP
                 for pid in pids:
                     os.kill(pid, signal.SIGCONT)
             assert [stream.result() for stream in running] == expected
+            if were_under_way:
+                break
     wait_until(lambda: {w["is_live"] for w in platform.status()["workers"]} == {True}, "all workers are back")

@@ -4,7 +4,6 @@ come back have all of it, and each answer is billed once."""
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import re
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -17,7 +16,7 @@ import pytest
 
 from stratos.core.ledger.entry import OWN_RANK, LedgerEntry, RequestOutcome
 from tests.integration.platform.replicated.test_ledger import Ledger, check_sums, client_of, entries_of, ledger_of
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, rounds, while_running
 from tests.support.worlds.platform_process import PlatformProcess
 from tests.support.worlds.stream_world import Read, contents
 
@@ -168,9 +167,14 @@ def was_taken_over(clients: Sequence[Client], entries: Sequence[LedgerEntry]) ->
 
 async def harm_under(clients: list[Client], http: httpx.AsyncClient, platform: PlatformProcess, harm: Harm) -> None:
     """Run all to their ends, and harm the busiest gateway when half of them have read something."""
+    await asyncio.to_thread(platform.until_killable, "gateway-")
     gateways = await asyncio.to_thread(gateways_of, platform)
     running = [asyncio.create_task(client.run(http)) for client in clients]
-    await eventually(lambda: sum(client.num_events > 5 for client in clients) > 3, "events of half of the streams")
+
+    def are_under_way() -> bool:
+        return sum(client.num_events > 5 for client in clients) > 3
+
+    await while_running(running, are_under_way, "events of half of the streams")
     await asyncio.gather(harm(busiest(gateways, platform)), *running)
 
 
@@ -190,7 +194,7 @@ async def check_clients(
     """
     async with client_of(platform) as http, ledger_of(platform) as ledger:
         await until_recorded(http)
-        for attempt in itertools.count():
+        for attempt in rounds(f"a client cut by a gateway that was {harm.__name__}"):
             names = [(f"{harm.__name__}-stream-{attempt}-{number}", number % len(KINDS)) for number in range(8)]
             clients = [Client(name, kind, **more) for name, kind in names]
             again = [Client(name, kind) for name, kind in names]
@@ -265,7 +269,8 @@ async def test_background_responses_of_a_killed_gateway_are_finished_by_another(
     async with client_of(platform) as http, ledger_of(platform) as ledger:
         await until_recorded(http)
         expected = (await http.post("/responses", json=body)).json()["output"][0]["content"][0]["text"]
-        while True:
+        for _ in rounds("a background response taken over in its middle"):
+            await asyncio.to_thread(platform.until_killable, "gateway-")
             gateways = await asyncio.to_thread(gateways_of, platform)
             names = [await begin_in_background(http, body) for _ in range(8)]
             await until(http, names, lambda found: any(response["output"] for response in found))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import signal
@@ -14,7 +13,7 @@ import pytest
 
 from tests.support.observed.span_trees import assert_sound, tree
 from tests.support.servers.otlp_receiver import OtlpReceiver, ReceivedSpan
-from tests.support.waiting import LIMIT_S, wait_until
+from tests.support.waiting import LIMIT_S, rounds, wait_until
 from tests.support.worlds.platform_process import PlatformProcess
 
 STEP_S = 0.01
@@ -137,7 +136,7 @@ def kill_under_stream(platform: PlatformProcess, collector: OtlpReceiver) -> tup
     headers = {"authorization": f"Bearer {platform.api_key}", "x-request-id": "trace-killed"}
     body = {"model": "base", "max_tokens": 400, "temperature": 0, "stream": True, "ignore_eos": True}
     url, killed = f"{platform.base_url}/completions", ""
-    for number in itertools.count():
+    for number in rounds("a worker seen under a stream whose fetch is exported"):
         text = {"prompt": f"killed {number}, {PROMPT}"}
         with httpx.stream("POST", url, headers=headers, json=body | text, timeout=None) as answer:
             trace_id = answer.headers["traceparent"].split("-")[1]

@@ -51,7 +51,16 @@ def uncordon(node: str) -> None:
     Kubectl()("uncordon", node)
 
 
-def bring(release: Release, component: str, node: str) -> None:
+def bring(release: Release, node: str, *components: str) -> list[str]:
+    """Components there, those that were named among them, on however many nodes the others are."""
+    for component in components:
+        _bring_one(release, component, node)
+    there = components_on(release, node)
+    assert set(components) <= set(there), there
+    return there
+
+
+def _bring_one(release: Release, component: str, node: str) -> None:
     """A pod of a component runs there, in place of one elsewhere if need be: what was drained does not come back."""
     if component in components_on(release, node):
         return
@@ -67,16 +76,6 @@ def bring(release: Release, component: str, node: str) -> None:
     finally:
         for other in others:
             uncordon(other)
-
-
-def bring_both(release: Release, node: str) -> list[str]:
-    """Components there, a gateway and a decode worker among them, on however many nodes the others are."""
-    both = ("gateway", "decode-worker")
-    for component in both:
-        bring(release, component, node)
-    there = components_on(release, node)
-    assert set(both) <= set(there), there
-    return there
 
 
 def disturb(cluster: ClusterSettings, verb: str, node: str) -> None:

@@ -15,9 +15,11 @@ from stratos.cli.reproduce.documents import ReportFile
 from stratos.cli.reproduce.html import html_report
 from stratos.cli.reproduce.markdown import markdown_report
 from stratos.cli.reproduce.report import write_pages
-from stratos.cli.reproduce.running import run_rows
+from stratos.cli.reproduce.running import MeasureRow, run_rows
 from stratos.common.errors import BadRequest
+from stratos.reproduce import machine
 from stratos.reproduce.catalogue import ReproducedRow
+from stratos.reproduce.machine import has_gpu
 from stratos.reproduce.record.answer import ClaimAnswer, FigureKind, OwnFigure
 from stratos.reproduce.record.claim import exactly
 from stratos.reproduce.record.conditions import RowConditions, RowForm
@@ -63,9 +65,7 @@ def document(name: str, conditions: RowConditions, *, loaded: bool = False) -> d
     }  # fmt: skip
 
 
-def run(
-    report: ReportFile, measure: RowMeasurements, *, again: bool = False, **changes: Any
-) -> tuple[list[str], list[str]]:
+def run(report: ReportFile, measure: MeasureRow, *, again: bool = False, **changes: Any) -> tuple[list[str], list[str]]:
     """Rows that broke, and what was said."""
     said: list[str] = []
     commit = changes.pop("commit", "abc")
@@ -97,6 +97,32 @@ def test_rows_of_other_conditions_or_of_other_code_are_measured_again(tmp_path: 
     again = RowMeasurements()
     run(ReportFile(path), again, **changes)
     assert again.names == ["first", "second"]
+
+
+def test_a_row_that_others_disturbed_is_measured_again(tmp_path: Path) -> None:
+    report, conditions = ReportFile(tmp_path / "reproduce.json"), RowConditions()
+    calculated = document("second", conditions, loaded=True) | {"answers": [], "tables": [], "plots": []}
+    for found in (document("first", conditions, loaded=True), calculated):
+        report.put(found)
+    paired = "exposed-handoff"
+    report.put(document(paired, conditions, loaded=True))
+    assert [report.has(name, conditions, "abc") for name in ("first", "second", paired)] == [False, True, True]
+
+
+def test_a_call_that_is_stopped_in_the_middle_of_a_row_keeps_those_before_and_goes_on_there(tmp_path: Path) -> None:
+    path = tmp_path / "reproduce.json"
+
+    def stopped(row: ReproducedRow, conditions: RowConditions) -> dict[str, Any]:
+        if row.name == "second":
+            raise KeyboardInterrupt
+        return document(row.name, conditions)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(ReportFile(path), stopped)
+    assert list(ReportFile(path).rows) == ["first"]
+    later = RowMeasurements()
+    assert run(ReportFile(path), later) == ([], ["first: kept", "second: 1.5 s", "on-gpu: not run, it needs a GPU"])
+    assert later.names == ["second"]
 
 
 def test_a_report_of_several_days_keeps_what_other_commits_measured_but_no_changed_code(tmp_path: Path) -> None:
@@ -163,11 +189,17 @@ def test_all_files_are_written(tmp_path: Path) -> None:
     assert found == ["plots/first-0.svg", "reproduce.html", "reproduce.md"]
 
 
-def test_the_command_lists_rows_and_refuses_names_that_it_does_not_know(tmp_path: Path) -> None:
+def test_the_command_lists_rows_and_refuses_names_that_it_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     listed = CliRunner().invoke(app, ["reproduce", "--list"])
     assert listed.exit_code == 0
     assert "continuous-batching" in listed.output
-    for arguments in (["nonsense"], ["--full", "--smoke"]):
+    assert not has_gpu(tmp_path)
+    (tmp_path / "nvidia0").touch()
+    assert has_gpu(tmp_path)
+    monkeypatch.setattr(machine, "has_gpu", lambda: False)
+    for arguments in (["nonsense"], ["--full", "--smoke"], ["--gpu"]):
         refused = CliRunner().invoke(app, ["reproduce", "--out", str(tmp_path), *arguments])
         assert (refused.exit_code, refused.output.startswith("error: ")) == (1, True)
 

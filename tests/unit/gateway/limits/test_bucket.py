@@ -7,6 +7,7 @@ import pytest
 from stratos.store.counters.leases import LeaseGrant
 from stratos_gateway.limits.bucket import BucketTerms, Holder, LeasedBucket
 from stratos_gateway.limits.settings import LimitsConfig
+from tests.support.limits.waiting import waiting_for
 
 CONFIG = LimitsConfig()
 RATE = BucketTerms(capacity=600.0, rate_per_s=10.0)
@@ -130,6 +131,26 @@ def test_a_refund_during_a_turn_is_spent_after_the_next_one() -> None:
     assert (found.balance, found.ask(0.2).total) == (20.0, 30.0)
 
 
+def test_a_turn_that_is_under_way_hides_nothing_of_what_is_left() -> None:
+    """The defect: what it gave back was nowhere until the answer, and clients were told a later time than the exact."""
+    found = leased(15.0, level=5.0)
+    take(found, 10.0, 0.1)
+    found.is_contested = True
+    before = found.after_s(50.0, 0.1)
+    assert found.ask(0.1).keep == 0.0
+    assert found.after_s(50.0, 0.1) == before == pytest.approx(3.9)
+    found.grant(LeaseGrant(0.0, 10.0), 0.1)
+    assert found.after_s(50.0, 0.1) == pytest.approx(4.0), "the answer counts alone"
+
+
+def test_what_comes_back_is_left_before_redis_hears_of_it() -> None:
+    found = leased(0.0, level=5.0)
+    found.give_back(20.0, 0.0)
+    assert found.after_s(50.0, 0.0) == pytest.approx(2.5)
+    found.ask(0.0)
+    assert found.after_s(50.0, 0.0) == pytest.approx(2.5)
+
+
 def test_a_slice_is_two_of_the_largest_requests_and_the_demand_of_half_a_second() -> None:
     found = leased(0.0)
     take(found, 50.0, 0.0)
@@ -145,7 +166,7 @@ def test_a_slice_is_two_of_the_largest_requests_and_the_demand_of_half_a_second(
 
 def test_all_that_waits_is_asked_for() -> None:
     found = bucket(SLOTS)
-    with found.demand.waiting_for(1.0), found.demand.waiting_for(2.0), found.demand.waiting_for(4.0):
+    with waiting_for(found, 1.0), waiting_for(found, 2.0), waiting_for(found, 4.0):
         ask = found.ask(0.0)
         assert (ask.need, ask.wish, ask.least) == (7.0, 7.0, 1.0)
     assert found.ask(0.0).need == 0.0
@@ -188,6 +209,18 @@ def test_a_slot_is_free_again_at_the_pace_at_which_sequences_ended() -> None:
         assert take(found, 1.0, second)
     assert found.after_s(1.0, 10.0) == pytest.approx(2.0)
     assert found.after_s(2.0, 10.0) == pytest.approx(4.0)
+
+
+def test_slots_elsewhere_are_expected_to_end_at_the_same_pace() -> None:
+    found = leased(2.0, SLOTS)  # six run at other gateways
+    assert take(found, 2.0, 0.0)
+    for second in (4.0, 6.0, 8.0):
+        renew(found, 2.0, second)
+        found.give_back(1.0, second)
+        assert take(found, 1.0, second)
+    assert found.after_s(1.0, 10.0) == pytest.approx(0.5)
+    found.miss(0.25, 10.0, 10.0)
+    assert found.after_s(1.0, 10.0) == pytest.approx(2.0), "without Redis only ends here make room here"
 
 
 def test_while_redis_is_away_the_lease_and_then_a_share_go_on() -> None:

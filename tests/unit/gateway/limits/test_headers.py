@@ -6,8 +6,8 @@ import pytest
 
 from stratos.store.counters.leases import LeaseGrant
 from stratos_gateway.limits.bucket import BucketTerms, LeasedBucket
+from stratos_gateway.limits.claims import Claim
 from stratos_gateway.limits.headers import dated_headers, duration, limit_headers
-from stratos_gateway.limits.limiter import Claim
 from stratos_gateway.limits.settings import LimitsConfig
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -46,7 +47,7 @@ async def test_gateways_of_other_models_take_no_part_of_a_bucket(others: list[st
         await leaser.turn()
     store.is_away, bucket = True, leaser.bucket("sequences:m:t", SLOTS)
     leaser.note_gateways(others)
-    await leaser.turn_soon([bucket], 0.0)
+    await leaser.turn_soon([bucket], 0.0, asyncio.Event())
     await leaser.turn()
     assert not bucket.is_own, "a gateway that starts could not know of so short an outage"
     clock.advance(SHARES_AFTER_S)

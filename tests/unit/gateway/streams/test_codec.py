@@ -71,12 +71,15 @@ def test_a_block_is_what_was_written(written: list[Piece], cached: list[int], en
     assert (list(found.num_cached), found.ended_unix_s, list(found.pieces)) == (cached, ended, written)
 
 
-def test_tokens_alone_are_written_as_pieces_are() -> None:
-    ids, quick, slow = [0, 1, 0x7F, 0x80, 0x3FFF, 0x4000, 0x1F_FFFF, 0x20_0000], bytearray(), bytearray()
+@pytest.mark.parametrize("largest", [0x1F_FFFF, 0x20_0000, 0xFFFF_FFFF])
+def test_tokens_alone_are_read_as_pieces_are(largest: int) -> None:
+    ids = [0, 1, 0x7F, 0x80, 0x3FFF, 0x4000, 0x5555, 0x15_5555, largest]
+    quick, slow = bytearray(b"\0"), bytearray(b"\0")
     add_tokens(quick, ids)
     for token_id in ids:
         add_piece(slow, Piece(0, [token_id]), 1)
-    assert quick == slow
+    assert decode_block(bytes(quick), 0, 1) == decode_block(bytes(slow), 0, 1)
+    assert largest > 0x1F_FFFF or len(quick) == 1 + 4 * len(ids)
 
 
 def test_a_token_takes_less_than_four_bytes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 import pytest
@@ -26,9 +27,9 @@ def answer(num_choices: int = 1, **fields: bool) -> Answer:
     )  # fmt: skip
 
 
-def owned() -> OwnedStream:
-    stream = OwnedStream("t", "s", Ownership(), 1, lambda error: None)
-    stream.num_cached = lambda: [0]
+def owned(journal: Sequence[int] = ()) -> OwnedStream:
+    stream = OwnedStream("t", "s", Ownership(number=9), 1, lambda error: None)
+    stream.num_cached, stream.ids = lambda: [0], lambda: journal
     return stream
 
 
@@ -43,7 +44,8 @@ def test_a_token_and_a_chunk_give_the_same_bytes(
     kind: type[ChoicesRenderer], fields: dict[str, bool], *, is_numbered: bool
 ) -> None:
     chunks, tokens = (kind(answer(**fields), shipped_tokenizer()) for _ in range(2))
-    records = owned(), owned()
+    journal: list[int] = []
+    records = owned(), owned(journal)
     if is_numbered:
         chunks, tokens = (NumberedRenderer(inner, "a" * 12, 1) for inner in (chunks, tokens))  # type: ignore[assignment]
         chunks.recorder, tokens.recorder = records  # type: ignore[attr-defined]
@@ -53,11 +55,59 @@ def test_a_token_and_a_chunk_give_the_same_bytes(
         part = tokens.token_part(number, text) if number else None
         num_short += part is not None
         found.append(tokens.stream_part([chunk(number, text)]) if part is None else part)
+        journal.append(number)
     assert found == expected
     assert num_short == len(TEXTS) - 2, "all but the first two, of which the second shows what differs"
     if is_numbered:
         written = [decode_block(stream.write().content, 1, 1).pieces for stream in records]
         assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("long_way", [set(range(40)), {0, 1}, {0, 1, 7, 8, 20}, {0, 1, 39}])
+def test_tokens_are_recorded_and_numbered_the_same_whichever_way_each_of_them_takes(long_way: set[int]) -> None:
+    """Also where the answer goes on from another one's journal, and where its blocks are written in between."""
+    journal, parts = [77, 78], []
+    stream, renderer = owned(journal), NumberedRenderer(CompletionRenderer(answer(), shipped_tokenizer()), "a" * 12, 1)
+    renderer.recorder = stream
+    for number in range(40):
+        text = "" if number % 9 == 5 else "b"
+        if number in long_way:
+            journal.append(number)
+            parts.append(renderer.stream_part([chunk(number, text)]))
+        else:
+            part = renderer.token_part(number, text)
+            assert part is not None
+            journal.append(number)
+            parts.append(part)
+        if number == 15:
+            stream.write()
+            stream.note_written(stream.num_bytes)
+    pieces = decode_block(stream.write().content, 1, 1).pieces
+    assert [list(piece.ids) for piece in pieces] == [[number] for number in range(40)]
+    words = array("I", stream.words)
+    assert list(words) == [word for number in range(16, 40) for word in (9, number, number)], "with the first block"
+    numbers = [number for number in range(40) if number % 9 != 5]
+    assert ids(b"".join(parts)) == [b"%d.%d" % (event, number + 1) for event, number in enumerate(numbers, 1)]
+
+
+def test_a_stream_that_is_lost_is_noted_no_more_and_its_events_count_on() -> None:
+    journal = [0, 1]
+    stream, renderer = owned(journal), NumberedRenderer(CompletionRenderer(answer(), shipped_tokenizer()), "a" * 12, 1)
+    renderer.recorder = stream
+    for number in range(2):
+        renderer.stream_part([chunk(number, "a")])
+    stream.write()
+    stream.note_written(stream.num_bytes)
+    told = []
+    for number in range(2, 6):
+        if number == 4:
+            stream.lose()
+        told.append(renderer.token_part(number, "b") or b"")
+        journal.append(number)
+    assert list(array("I", stream.words))[1::3] == [2, 3]
+    assert not stream.is_due
+    told.append(renderer.stream_part([chunk(6, "b")]))
+    assert ids(b"".join(told)) == [b"%d.%d" % (number, number) for number in range(3, 8)]
 
 
 def test_ids_count_on_however_long_a_stream_is() -> None:

@@ -21,7 +21,7 @@ from stratos.reproduce.load.kv_pool import PoolUse, measure_pool
 from stratos.reproduce.load.lengths import CONTEXT_TOKENS, MEDIAN_TOKENS, log_normal_lengths, mean_of_log_normal
 from stratos.reproduce.load.virtual import BLOCK_SIZE, VirtualEngine
 from stratos.reproduce.record.answer import ClaimAnswer, FigureKind, OwnFigure
-from stratos.reproduce.record.claim import at_least, at_most, exactly
+from stratos.reproduce.record.claim import at_least, at_most, between, exactly
 from stratos.reproduce.record.conditions import RowConditions
 from stratos.reproduce.record.result import ResultPlot, ResultTable, RowResult
 from stratos.sim.runner import StepCosts
@@ -152,6 +152,18 @@ def _answers(found: dict[tuple[float, str], PoolUse], sigma: float) -> list[Clai
         ClaimAnswer(
             claim=at_most("1.5", "paging wastes less than 4 %", 0.04),
             own=own("waste_of_paged", paged.waste),
+        ),
+        ClaimAnswer(
+            claim=between("1.5", "without paging 60-80 % are wasted", 0.6, 0.8),
+            own=own("waste_of_slots", slots.waste),
+        ),
+        ClaimAnswer(
+            claim=between("1.5", "8 to 32-48 users with paging: 4-6x", 4, 6, "x"),
+            own=own("concurrency_gain", float(gain)),
+        ),
+        ClaimAnswer(
+            claim=between("1.5", "800 to 2,400-3,200 tokens/s with paging: 3-4x", 3, 4, "x"),
+            own=own("tokens_per_s_gain", slots.total_s / paged.total_s),
         ),
     ]
 

@@ -1,4 +1,5 @@
 """Rows that run nothing: formulas, a table of tests, and figures of committed files.
 
-Read in this order: ``memory_budget``, ``failures``, ``contradictions``, ``further_claims``, ``committed_figures``.
+Read in this order: ``memory_budget``, ``failures``, ``contradictions``, ``further_claims`` (from ``quoted_memory``,
+``quoted_speed`` and ``quoted_money``), ``committed_figures``.
 """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from stratos.reproduce.gpu_checks import COMMITTED
@@ -16,6 +17,7 @@ from stratos.reproduce.record.conditions import RowConditions
 from stratos.reproduce.record.result import ResultTable, RowResult
 
 QUALITY, DRAFTS, SCHEMES = "quality-2core-cpu.json", "speculation-k-2core-cpu.json", "quantised-2core-cpu.json"
+LADDERS = ("open-streams-*.json", "open-requests-*.json")
 LOSSES = (
     (at_most("3.8", "fp8 costs less than 0.5 % of perplexity", 0.005), "fp8-rtn"),
     (between("3.8", "int4 by GPTQ costs 2-15 %", 0.02, 0.15), "int4-gptq, g64"),
@@ -30,7 +32,7 @@ SPEEDS = (
 )
 
 
-def measure(_: RowConditions) -> RowResult:
+def measure(_: RowConditions, folder: Path = COMMITTED) -> RowResult:
     """Read the files."""
     found = {name: _read(name) for name in (QUALITY, DRAFTS, SCHEMES)}
     return RowResult(
@@ -40,7 +42,13 @@ def measure(_: RowConditions) -> RowResult:
                 title="Files, and where they were measured", kind=FigureKind.COMMITTED,
                 columns=("file", "cpu", "load", "commit"),
                 rows=[(name, *_where(one["environment"])) for name, one in found.items()],
-            )
+            ),
+            ResultTable(
+                title="Where two cores end: open streams, and requests of one token", kind=FigureKind.COMMITTED,
+                columns=("file", "cpu", "load", "commit", "tokens_of_each", "borne", "not_borne", "tokens_per_s",
+                         "machine_cores", "profile_of", "largest_parts_percent"),
+                rows=[_ladder(path) for pattern in LADDERS for path in sorted(folder.glob(pattern))],
+            ),
         ],
     )  # fmt: skip
 
@@ -52,6 +60,19 @@ def _read(name: str) -> Mapping[str, Any]:
 
 def _where(environment: Mapping[str, Any]) -> tuple[str, float, str]:
     return environment["cpu"], environment["load_average"][0], environment["commit"]
+
+
+def _ladder(path: Path) -> tuple[str | float, ...]:
+    """Outcome of a file of ``scripts.bench.open_streams``; those from before it had an outcome say their last rung."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    outcome = found.get("outcome") or {"not_borne": found["rungs"][-1]["streams"]}
+    parts = sorted(outcome.get("percent", {}).items(), key=lambda part: -part[1])[:4]
+    named = ("borne", "not_borne", "tokens_per_s", "machine_cores", "profile_of")
+    return (
+        path.name, *_where(found["environment"]), found["tokens"],
+        *("" if outcome.get(name) is None else outcome[name] for name in named),
+        ", ".join(f"{name} {share:g}" for name, share in parts),
+    )  # fmt: skip
 
 
 def _losses(quality: Mapping[str, Any]) -> list[ClaimAnswer]:
@@ -69,9 +90,16 @@ def _speeds(schemes: Mapping[str, Any]) -> list[ClaimAnswer]:
 def _drafts(drafts: Mapping[str, Any]) -> list[ClaimAnswer]:
     """A draft model that drafts four tokens, one greedy stream."""
     row = drafts["rows"][0]
-    claim = exactly("4.9", "4 drafted tokens: 1.5 times as fast in all", 1.5)
-    where = f"{row['load']}, {row['streams']} stream, temperature {row['temperature']:g}"
-    return [_read_answer(claim, "speedup", row["draft:4"]["speedup"], DRAFTS, where)]
+    found, where = row["draft:4"], f"{row['load']}, {row['streams']} stream, temperature {row['temperature']:g}"
+    accepted = f"{found['accepted']} of {found['drafted']} accepted, {where}"
+    return [
+        _read_answer(exactly("4.9", "4 drafted tokens: 1.5 times as fast in all", 1.5), "speedup", found["speedup"],
+                     DRAFTS, where),
+        _read_answer(between("1.7", "drafts make code 1.5-2.5 times as fast", 1.5, 2.5), "speedup", found["speedup"],
+                     DRAFTS, where),
+        _read_answer(at_most("3.13", "less than half accepted is poor: not faster than without", 1), "speedup",
+                     found["speedup"], DRAFTS, accepted),
+    ]  # fmt: skip
 
 
 def _read_answer(claim: QuotedClaim, name: str, value: float, file: str, where: str) -> ClaimAnswer:
