@@ -77,8 +77,8 @@ class KernelSwitches:
     """Weights and activations of 8 bits are multiplied by tiles where a step has some rows and the CPU has AMX; off
     multiplies them by vectors, with the same bits."""
     grouped_codes: bool = True
-    """Codes of 4 to 8 bits are multiplied several groups at once, and looked up in registers, where the CPU adds in the
-    order of the inputs; off multiplies them group by group, with the same bits."""
+    """Codes of 4 to 8 bits are multiplied several groups at once, looked up in registers, and their totals stay there,
+    where the CPU adds in the order of the inputs; off multiplies them group by group, with the same bits."""
     whole_step: bool = True
     """A model's forward pass by one call of the C++ kernels; off is a call per operation."""
     whole_step_adapters: bool = True

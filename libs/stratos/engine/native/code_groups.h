@@ -1,19 +1,13 @@
 // Blocks of rows times whole groups of codes, for kernels that add in the order of the inputs; code_panel.h includes this.
 //
-// A pass takes groups of DEPTH units, and of a single block all groups of a panel.  Where a code becomes what is multiplied
-// by a look-up, it does so in registers, for every block; other codes of several blocks are widened once in a pass.  Codes
-// are fetched long before they are read.  The order of every sum is that of codes.h and k_quants.h.
+// A pass takes groups of DEPTH units, and of a single block all groups of a panel.  Codes of several blocks are widened once
+// in a pass, those of one block in registers.  Codes are fetched long before they are read.  The order of every sum is that
+// of codes.h and k_quants.h.
 #pragma once
 
 constexpr int GROUPS_AHEAD = 2048;  // words of codes that are fetched before they are read: 8 KiB
 
 constexpr int64_t SHORT_PASS_ROWS = 64;  // up to so many rows are multiplied while the next group is widened
-
-// Codes that are looked up by their four bits, and whatever is above these in their half of a lane.
-template <class U> constexpr bool is_looked_up(int64_t scheme) {
-    return U::PER_UNIT == 2 && (scheme == SYMMETRIC_INT4 || scheme == MXFP4_CODES || scheme == NF4_CODES ||
-                                scheme == Q4_K_CODES || scheme == NVFP4_CODES);
-}
 
 // Sums of `count` groups that begin at x, for a block of rows.
 template <class U, int ROWS, class Groups, class Ends>
@@ -111,9 +105,9 @@ static bool sum_code_groups(const Linear *l, int64_t panel, const T *x, int64_t 
     alignas(64) float wide[DEPTH * PANEL];
     GivenRows<T> given(x, l->k, rows);
     const int64_t groups = l->k / l->group, units = l->group / U::PER_UNIT;
-    const bool is_short = units <= DEPTH || (given.is_direct && (is_looked_up<U>(SCHEME) || rows <= MAX_ROWS));
+    const bool is_short = units <= DEPTH || (given.is_direct && rows <= MAX_ROWS);
     if (l->single_groups || !is_short) return false;
-    const bool widens = given.blocks > 1 && !is_looked_up<U>(SCHEME), is_whole = given.blocks == 1 && given.is_direct;
+    const bool widens = given.blocks > 1, is_whole = given.blocks == 1 && given.is_direct;
     const int64_t depth = widens && rows <= SHORT_PASS_ROWS ? 1 : DEPTH, most = is_whole ? groups : units < depth ? depth / units : 1;
     for (int64_t g = 0, count; g < groups; g += count) {
         count = groups - g < most ? groups - g : most;

@@ -29,7 +29,7 @@ template <class U, int64_t SCHEME> struct CodeBlock {
             BY_ROWS(rows, (word_product<U, SCHEME, R>(s.words, s.zeros, x, stride, s.units, s.begins, s.end, raw, totals)))
     }
     static constexpr int64_t FEW_ROWS = MAX_ROWS;  // one block: what is widened is used once
-    static constexpr int AHEAD = 0, LONE_DEPTH = DEPTH;
+    static constexpr int AHEAD = AHEAD_WORDS, LONE_DEPTH = DEPTH;
 };
 
 #if defined(STRATOS_TILE_ORDER)
@@ -131,11 +131,19 @@ template <class T, class O, int64_t SCHEME> static void multiply_codes_by_blocks
     }
 }
 
+// The same of blocks whose sums and totals stay in registers, where a kernel of their own takes them.
+template <int64_t SCHEME, class T, class O> static inline bool multiply_held_codes(const Linear *, const T *, O *, int64_t) {
+    return false;
+}
+#if defined(__AVX512BF16__) && !defined(STRATOS_TILE_ORDER)
+#include "held_codes.h"
+#endif
+
 // Called by every thread of a region; ends with a barrier.
 template <class T, class O, int64_t SCHEME> static void multiply_code_rows(const Linear *l, const T *x, O *out, int64_t rows) {
 #if defined(__AMX_BF16__)
     if constexpr (UnitsOf<T>::type::STEP > 1)
         if (rows > FEWER_ROWS) return multiply_codes_by_tiles<O, SCHEME>(l, x, out, rows);
 #endif
-    multiply_codes_by_blocks<T, O, SCHEME>(l, x, out, rows);
+    if (!multiply_held_codes<SCHEME>(l, x, out, rows)) multiply_codes_by_blocks<T, O, SCHEME>(l, x, out, rows);
 }

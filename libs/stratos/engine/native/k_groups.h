@@ -41,7 +41,7 @@ static void sum_k_groups(const Linear *l, int64_t panel, const T *x, const float
     alignas(64) float wide[DEPTH * PANEL], scales[most * 2 * PANEL];
     GivenRows<T> given(x, l->k, rows);
     const int64_t steps = l->k / GROUP_STEP;
-    const bool widens = given.blocks > 1 && !is_looked_up<U>(SCHEME);
+    const bool widens = given.blocks > 1;
     for (int64_t s = 0, count; s < steps; s += count) {
         count = widens && rows <= SHORT_PASS_ROWS ? 1 : steps - s < most ? steps - s : most;
         const uint32_t *words = (const uint32_t *)l->weight + (panel * steps + s) * KQuant<SCHEME>::WORDS * PANEL;

@@ -315,8 +315,22 @@ template <class T> static void sum_steps(const T *x, int64_t steps, float *sums)
     }
 }
 
+// Those of every row, by every thread of a region; ends with a barrier.
+template <class T> static inline void sum_rows(const T *x, int64_t rows, int64_t steps, float *sums) {
+#pragma omp for schedule(static)
+    for (int64_t r = 0; r < rows; r++) sum_steps(x + r * steps * GROUP_STEP, steps, sums + r * steps);
+}
+
 #if defined(__AMX_BF16__)
 #include "k_tiles.h"
+#endif
+
+// As multiply_held_codes().
+template <int64_t SCHEME, class T, class O> static inline bool multiply_held_k_codes(const Linear *, const T *, O *, int64_t) {
+    return false;
+}
+#if defined(__AVX512BF16__) && !defined(STRATOS_TILE_ORDER)
+#include "held_k_quants.h"
 #endif
 
 template <class T, class O, int64_t SCHEME> static void multiply_k_codes_by_blocks(const Linear *l, const T *x, O *out, int64_t rows) {
@@ -326,8 +340,7 @@ template <class T, class O, int64_t SCHEME> static void multiply_k_codes_by_bloc
         float *buffer;
 #pragma omp single copyprivate(buffer)
         buffer = row_buffer.reserve(rows * steps);
-#pragma omp for schedule(static)
-        for (int64_t r = 0; r < rows; r++) sum_steps(x + r * l->k, steps, buffer + r * steps);
+        sum_rows(x, rows, steps, buffer);
         row_sums = buffer;
     }
 #pragma omp for schedule(dynamic, 1)
@@ -344,5 +357,5 @@ template <class T, class O, int64_t SCHEME> static void multiply_k_rows(const Li
     if constexpr (UnitsOf<T>::type::STEP > 1)
         if (rows > FEWER_ROWS) return multiply_k_codes_by_tiles<O, SCHEME>(l, x, out, rows);
 #endif
-    multiply_k_codes_by_blocks<T, O, SCHEME>(l, x, out, rows);
+    if (!multiply_held_k_codes<SCHEME>(l, x, out, rows)) multiply_k_codes_by_blocks<T, O, SCHEME>(l, x, out, rows);
 }
