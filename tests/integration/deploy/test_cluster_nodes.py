@@ -46,7 +46,7 @@ class Table:
 def test_a_pod_is_brought_to_a_node_and_the_others_take_pods_again(monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table({"gateway_0": "n1", "gateway_1": "n1", "worker_0": "n2"})
     monkeypatch.setattr(commands, "run", table.run)
-    for component in ("gateway", "worker", "gateway"):
-        nodes.bring(Release("demo", Kubectl("ns")), component, "n2")
+    there = nodes.bring(Release("demo", Kubectl("ns")), "n2", "gateway", "worker")
+    assert there == ["gateway", "worker"] == nodes.bring(Release("demo", Kubectl("ns")), "n2", "gateway")
     assert table.pods == {"gateway_0": "n2", "gateway_1": "n1", "worker_0": "n2"}
     assert not table.cordoned
