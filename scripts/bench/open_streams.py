@@ -45,6 +45,10 @@ ARGUMENTS = ("--engine", "fake", "--prefill", "0", "--decode", "2", "--max-decod
              "--routers", "2", "--no-fork-server")  # fmt: skip
 BLOCKS_EACH = -(-(PROMPT_TOKENS + LONG_TOKENS) // 16)
 """Of a stream that all streams of one worker could have: each block is 200 bytes of a simulated worker."""
+PROFILE = flag(
+    "--profile", default=str(Path(tempfile.gettempdir()) / "stratos-router-peers"),
+    help="folder of the sampler's environment, which is made there; empty: no profile",
+)  # fmt: skip
 OPEN_S = 180
 """Seconds in which all streams of a rung must be open."""
 COLUMNS = ("streams", "", "tokens/s", "of due", "cores", "gateways", "routers", "workers", "client", "load")
@@ -124,19 +128,19 @@ async def profile(platform: Platform, args: argparse.Namespace) -> dict[str, flo
         return shares(file.read().decode())
 
 
-def lift_file_limit() -> None:
-    """A connection is a file, here and in the gateways, which inherit the limit."""
+def prepare(args: argparse.Namespace) -> None:
+    """Lift the limit of files, which gateways inherit: a connection is one at each end. Install the sampler."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if args.profile:
+        Path(args.profile).mkdir(parents=True, exist_ok=True)
+        sampler(Path(args.profile))  # takes minutes the first time
 
 
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """Rungs up to the first that is not borne."""
     numbers = [int(text) for text in args.streams.split(",")]
-    lift_file_limit()
-    if args.profile:
-        Path(args.profile).mkdir(parents=True, exist_ok=True)
-        sampler(Path(args.profile))  # takes minutes the first time
+    prepare(args)
     rungs: list[dict[str, Any]] = []
     with engine_settings(args.step_ms):
         os.environ |= settings(max(numbers))
@@ -192,8 +196,5 @@ if __name__ == "__main__":
         flag("--step-ms", type=float, default=1000.0, help="duration of a step of the simulated workers"),
         flag("--least", type=float, default=0.95, help="share of the tokens due with which a rung is borne"),
         flag("--seconds", type=int, default=20, help="for which a rung is measured"),
-        flag(
-            "--profile", default=str(Path(tempfile.gettempdir()) / "stratos-router-peers"),
-            help="folder of the sampler's environment, which is made there; empty: no profile",
-        ),
+        PROFILE,
     )  # fmt: skip

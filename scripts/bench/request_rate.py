@@ -13,17 +13,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import tempfile
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
-from scripts.bench.chunk_profile import sampler
 from scripts.bench.gateway_cost import PROMPT_TOKENS, engine_settings
 from scripts.bench.harness import flag, run_bench, show, table
 from scripts.bench.open_loop import OpenLoopClient
-from scripts.bench.open_streams import ARGUMENTS, KINDS, cpu_by_kind, lift_file_limit, outcome, profile, settings
+from scripts.bench.open_streams import ARGUMENTS, KINDS, PROFILE, cpu_by_kind, outcome, prepare, profile, settings
 from stratos.cli.load.client.http_sender import OK
 from stratos.reproduce.load.driving import percent_point
 from stratos.reproduce.load.local_platform import Platform, running_platform
@@ -75,10 +72,7 @@ async def rung(platform: Platform, rate: int, args: argparse.Namespace) -> dict[
 
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """Rates up to the first that is not borne."""
-    lift_file_limit()
-    if args.profile:
-        Path(args.profile).mkdir(parents=True, exist_ok=True)
-        sampler(Path(args.profile))  # takes minutes the first time
+    prepare(args)
     rungs: list[dict[str, Any]] = []
     with engine_settings(0.0):
         os.environ |= settings(MOST_OPEN)
@@ -109,8 +103,5 @@ if __name__ == "__main__":
         flag("--rates", default="100,200,300,400,500,600,800,1000", help="requests a second, one after the other"),
         flag("--least", type=float, default=0.95, help="share of the rate with which it is borne"),
         flag("--seconds", type=int, default=20, help="for which a rate is sent"),
-        flag(
-            "--profile", default=str(Path(tempfile.gettempdir()) / "stratos-router-peers"),
-            help="folder of the sampler's environment, which is made there; empty: no profile",
-        ),
+        PROFILE,
     )  # fmt: skip

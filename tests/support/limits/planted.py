@@ -88,6 +88,17 @@ class FirstShortClaim(_OneTurn):
                 return
 
 
+class _PlantedBuckets(Leaser):
+    """Its buckets have the defect."""
+
+    bucket_type: type[LeasedBucket]
+
+    def bucket(self, name: str, terms: BucketTerms) -> LeasedBucket:
+        if name not in self._buckets:
+            self._buckets[name] = self.bucket_type(name, terms, self.config, self._clock.now())
+        return super().bucket(name, terms)
+
+
 class _Unbounded(LeasedBucket):
     """Refunds make the slice larger, whatever it was."""
 
@@ -96,13 +107,10 @@ class _Unbounded(LeasedBucket):
         self._held, self._back = self._held + self._back, 0.0
 
 
-class UnboundedRefunds(Leaser):
+class UnboundedRefunds(_PlantedBuckets):
     """Slices grow by refunds; the script of this defect fills buckets above their capacity."""
 
-    def bucket(self, name: str, terms: BucketTerms) -> LeasedBucket:
-        if name not in self._buckets:
-            self._buckets[name] = _Unbounded(name, terms, self.config, self._clock.now())
-        return super().bucket(name, terms)
+    bucket_type = _Unbounded
 
 
 OVERFLOWING = LEASE.replace("- math.max(missing, debt)", "- missing").replace(
@@ -128,15 +136,12 @@ class _NeverLapses(LeasedBucket):
         return False
 
 
-class GoesOnAsBefore(Leaser):
+class GoesOnAsBefore(_PlantedBuckets):
     """A gateway that stood still takes its slices for its own, whatever Redis has done with them meanwhile."""
 
     is_shut = False
 
-    def bucket(self, name: str, terms: BucketTerms) -> LeasedBucket:
-        if name not in self._buckets:
-            self._buckets[name] = _NeverLapses(name, terms, self.config, self._clock.now())
-        return super().bucket(name, terms)
+    bucket_type = _NeverLapses
 
 
 class ForgetsGateways(Leaser):
@@ -151,13 +156,10 @@ class _Hurried(LeasedBucket):
         return super().after_s(cost, now) / 2
 
 
-class HurriedClients(Leaser):
+class HurriedClients(_PlantedBuckets):
     """Retry-After says less than what the rate needs."""
 
-    def bucket(self, name: str, terms: BucketTerms) -> LeasedBucket:
-        if name not in self._buckets:
-            self._buckets[name] = _Hurried(name, terms, self.config, self._clock.now())
-        return super().bucket(name, terms)
+    bucket_type = _Hurried
 
 
 class _HoldsOn(LeasedBucket):
@@ -166,13 +168,10 @@ class _HoldsOn(LeasedBucket):
         return False
 
 
-class HoldsOn(Leaser):
+class HoldsOn(_PlantedBuckets):
     """Of two gateways that hold what the other one lacks neither gives way."""
 
-    def bucket(self, name: str, terms: BucketTerms) -> LeasedBucket:
-        if name not in self._buckets:
-            self._buckets[name] = _HoldsOn(name, terms, self.config, self._clock.now())
-        return super().bucket(name, terms)
+    bucket_type = _HoldsOn
 
 
 class _HidesWhatGoes(LeasedBucket):
@@ -184,13 +183,10 @@ class _HidesWhatGoes(LeasedBucket):
             self._level = level
 
 
-class HidesWhatGoes(Leaser):
+class HidesWhatGoes(_PlantedBuckets):
     """What a turn gives back is nowhere until its answer: clients that ask then are told a later time."""
 
-    def bucket(self, name: str, terms: BucketTerms) -> LeasedBucket:
-        if name not in self._buckets:
-            self._buckets[name] = _HidesWhatGoes(name, terms, self.config, self._clock.now())
-        return super().bucket(name, terms)
+    bucket_type = _HidesWhatGoes
 
 
 class _BelievesSilent(LeasedBucket):
@@ -198,10 +194,7 @@ class _BelievesSilent(LeasedBucket):
         return self.has_lease and now - self._level_at <= 2 * self._config.interval_s
 
 
-class BelievesSilent(Leaser):
+class BelievesSilent(_PlantedBuckets):
     """What a gateway said last counts, however long ago that was."""
 
-    def bucket(self, name: str, terms: BucketTerms) -> LeasedBucket:
-        if name not in self._buckets:
-            self._buckets[name] = _BelievesSilent(name, terms, self.config, self._clock.now())
-        return super().bucket(name, terms)
+    bucket_type = _BelievesSilent

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from typing import Any
 
 from stratos.cli.reproduce.documents import ReportFile
 from stratos.reproduce.catalogue import ReproducedRow
+from stratos.reproduce.load.local_platform import interrupt
 from stratos.reproduce.record.conditions import RowConditions, RowForm
 
 STOP_S = 30.0
@@ -122,16 +122,7 @@ def _exit_code(command: list[str], environment: Mapping[str, str], bound_s: floa
             return process.wait(bound_s)
         except subprocess.TimeoutExpired:
             sys.stderr.write(f"stopped after {bound_s:g} s, its bound; named alone, a row has none\n")
-            return _stopped(process) or 1
+            return interrupt(process, STOP_S) or 1
         except KeyboardInterrupt:
-            _stopped(process)
+            interrupt(process, STOP_S)
             raise
-
-
-def _stopped(process: subprocess.Popen[bytes]) -> int:
-    process.send_signal(signal.SIGINT)
-    try:
-        return process.wait(STOP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()

@@ -13,10 +13,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 STOP_S = 20.0
 """Less than a row has that is stopped: what it started would outlive it."""
 _ROOT = Path(__file__).resolve().parents[4]
+
+
+def interrupt(process: subprocess.Popen[Any], within_s: float) -> int:
+    """Ctrl-C; by force after ``within_s`` seconds, with which its own processes end, too. Returns its exit code."""
+    process.send_signal(signal.SIGINT)
+    try:
+        return process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 class Platform:
@@ -62,12 +73,7 @@ class Platform:
 
     def stop(self, within_s: float = STOP_S) -> None:
         """Ctrl-C and wait; by force after ``within_s``, so that what was measured is not lost with it."""
-        self.process.send_signal(signal.SIGINT)
-        try:
-            self.process.wait(within_s)
-        except subprocess.TimeoutExpired:
-            self.process.kill()  # its processes end with it
-            self.process.wait()
+        interrupt(self.process, within_s)
         if self.process.stdout is not None:
             self.process.stdout.close()
 
