@@ -68,10 +68,12 @@ async def _is_wall_time() -> bool:
     wall_s = time.perf_counter() - began_s
     await engine.close()
     assert sum(device.by_tenant.values()) >= 2 * 20 * 0.01e9
-    assert device.idle_ns >= 0.5e9
     parts_s = (sum(device.by_tenant.values()) + device.platform_ns + device.idle_ns) / 1e9
     assert parts_s <= wall_s
-    return wall_s - parts_s < 0.25
+    missing_s = wall_s - parts_s
+    # the thread's clock starts after ours: what it has not seen of the pauses is missing from the parts
+    assert device.idle_ns / 1e9 >= 0.5 - missing_s
+    return missing_s < 0.25
 
 
 def test_a_step_is_divided_by_tokens() -> None:
