@@ -19,12 +19,11 @@ _DOMAIN = b"stratos-kv-v1"
 
 def chain_root(identity: KvIdentity, adapter_digest: str, cache_salt: bytes) -> bytes:
     """Root of the chains of one (tenant salt, model, adapter, dtype, rope) combination: 32 bytes."""
-    digest = hashlib.sha256(_DOMAIN)
     fields = (identity.model_digest, adapter_digest, identity.kv_dtype, identity.rope_variant)
-    for part in (cache_salt, *(text.encode() for text in fields)):
-        digest.update(len(part).to_bytes(4, "little"))
-        digest.update(part)
-    return digest.digest()
+    framed = [_DOMAIN]
+    for part in (cache_salt, *map(str.encode, fields)):
+        framed += (len(part).to_bytes(4, "little"), part)
+    return hashlib.sha256(b"".join(framed)).digest()
 
 
 def block_hashes(parent: bytes, token_ids: Sequence[int], block_size: int) -> list[bytes]:

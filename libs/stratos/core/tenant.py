@@ -82,16 +82,21 @@ class Tenant:
         """Whether a model or adapter of this name exists for the tenant and the key."""
         return is_allowed(self.plan.models, model) and is_allowed(self.models, model)
 
-    def terms(self, adapter: AdapterRef = BASE_MODEL, nonce: bytes = b"") -> RequestTerms:
+    def terms(
+        self, adapter: AdapterRef = BASE_MODEL, nonce: bytes = b"", *, label: str | None = None, kv_key: bytes = b""
+    ) -> RequestTerms:
         """Terms of the tenant's requests on ``adapter``; times are to be filled in.
 
         Args:
             adapter: what they run on.
             nonce: drawn for one request; separates its prompt from every other where the plan says so.
+            label: of the tenant in metrics; ``None`` is its name.
+            kv_key: seals its KV on disk.
         """
         return RequestTerms(
             tenant=self.id,
-            tenant_name=self.name,
+            tenant_name=self.name if label is None else label,
+            kv_key=kv_key,
             cache_salt=self._salt(nonce),
             priority_class=self.priority_class,
             share=self.plan.share(self.kept_kv),

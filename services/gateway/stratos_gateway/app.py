@@ -11,8 +11,8 @@ from random import Random
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Router
-from starlette.types import Receive, Scope, Send
+from starlette.routing import BaseRoute, Match, Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stratos.common.bugs import report_bug
 from stratos.common.errors import Draining, Internal, NotFound, StratosError
@@ -52,6 +52,7 @@ class GatewayApp:
         error_forms: Mapping[str, ErrorForm] = NO_FORMS,
     ) -> None:
         self._router = Router(routes, redirect_slashes=False)
+        self._exact = _exact_routes(routes)
         self._book = book
         self._random = random
         self.exchanges = Exchanges(tracing, sampling, random, book.clock)
@@ -73,8 +74,10 @@ class GatewayApp:
                 exchange.close()
 
     def _error_form(self, path: str) -> ErrorForm:
-        found = (form for base, form in self._error_forms.items() if path == base or path.startswith(f"{base}/"))
-        return next(found, OPENAI_ERRORS)
+        for base, form in self._error_forms.items():
+            if path == base or path.startswith(f"{base}/"):
+                return form
+        return OPENAI_ERRORS
 
     def _finish(self, exchange: Exchange, scope: Scope, status: int) -> None:
         """Count, trace and log how a request ended."""
@@ -98,7 +101,7 @@ class GatewayApp:
         """Answer in any case."""
         exchange = exchange_in(scope)
         try:
-            await self._router(scope, receive, send)
+            await self._find(scope)(scope, receive, send)
         except ClientDisconnect:
             exchange.client_left = True
             _log.debug("the client of %s left", exchange.request_id)
@@ -111,6 +114,14 @@ class GatewayApp:
             await self._answer_unrouted(error, scope, receive, send)
         except Exception as error:  # the edge of the process: the client gets an answer in any case
             await self._fail(error, scope, receive, send)
+
+    def _find(self, scope: Scope) -> ASGIApp:
+        """The route of a path without parameters, which the router would find by asking all of them."""
+        route = self._exact.get((scope["method"], scope["path"]))
+        if route is None:
+            return self._router
+        scope["route"] = route
+        return route.app
 
     async def _answer_unrouted(self, error: HTTPException, scope: Scope, receive: Receive, send: Send) -> None:
         """No route has this path, or not with this method."""
@@ -133,6 +144,19 @@ class GatewayApp:
         headers = {**answer_headers(found, self._random), **(more or {})}
         body = exchange.error_form.body(found, exchange.request_id)
         await OrjsonResponse(body, status_code=status, headers=headers)(scope, receive, send)
+
+
+def _exact_routes(routes: Sequence[BaseRoute]) -> dict[tuple[str, str], Route]:
+    """Routes by method and path, of paths that have no parameters and that the router would give to no other route."""
+    found: dict[tuple[str, str], Route] = {}
+    for route in routes:
+        if not isinstance(route, Route) or route.param_convertors:
+            continue
+        for method in route.methods or ():
+            scope = {"type": "http", "method": method, "path": route.path}
+            if next(other for other in routes if other.matches(scope)[0] is Match.FULL) is route:
+                found[method, route.path] = route
+    return found
 
 
 def _translate(error: Exception, request_id: str) -> tuple[int, StratosError]:

@@ -109,15 +109,26 @@ class Fanout(ChunkOutput):
 
     @property
     def is_ended(self) -> bool:
+        """Every choice has ended; a generation may still fail on its last steps."""
+        for generation in self.generations:  # noqa: SIM110 - as in ``Transcript.is_complete``
+            if not generation.has_all:
+                return False
+        return True
+
+    @property
+    def _is_over(self) -> bool:
         """Nothing more will come."""
-        return all(generation.is_ended for generation in self.generations)
+        for generation in self.generations:  # noqa: SIM110 - the same
+            if not generation.is_ended:
+                return False
+        return True
 
     def _on_news(self) -> None:
         """Send what is new from here where the task of the answer only waits for it; ends are for the task."""
         send_now = self.send_now
         if send_now is not None and self._is_awaited and not self._news.is_set():
             for generation in self.generations:  # as in ``Transcript.is_complete``
-                if generation.is_ended:
+                if generation.has_all:
                     break
             else:
                 if send_now(self.take):
@@ -146,7 +157,7 @@ class Fanout(ChunkOutput):
             await self._news.wait()
             self._is_awaited = False
             self._news.clear()
-            chunks, ended = self.take(), self.is_ended
+            chunks, ended = self.take(), self._is_over
             if chunks or ended:
                 break
             self._raise_failure()
@@ -162,7 +173,7 @@ class Fanout(ChunkOutput):
         Raises:
             StratosError: a generation failed.
         """
-        while not self.is_ended:
+        while not self._is_over:
             self._news.clear()
             self._raise_failure()
             await self._news.wait()
@@ -208,10 +219,10 @@ class Fanout(ChunkOutput):
         """Over all prompts and choices."""
         if self._only is not None:
             generation = self.generations[0]
-            prompt, cached = generation.spec.num_told_prompt_tokens, generation.num_told_cached_tokens
+            prompt, cached = generation.num_told_prompt_tokens, generation.num_told_cached_tokens
             return Usage(prompt, generation.transcript.num_new_tokens, cached, generation.told_writes)
         return Usage(
-            sum(generation.spec.num_told_prompt_tokens for generation in self.generations),
+            sum(generation.num_told_prompt_tokens for generation in self.generations),
             sum(generation.transcript.num_new_tokens for generation in self.generations),
             sum(generation.num_told_cached_tokens for generation in self.generations),
             reduce(CacheWrites.plus, (generation.told_writes for generation in self.generations), NO_WRITES),
@@ -226,7 +237,7 @@ class Fanout(ChunkOutput):
         errors: list[StratosError] = [g.error for g in self.generations if g.error is not None]
         if errors:
             raise errors[0]
-        if self._failure is not None and not self.is_ended:
+        if self._failure is not None and not self._is_over:
             raise self._failure
 
 

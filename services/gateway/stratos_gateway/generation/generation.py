@@ -86,6 +86,7 @@ class Generation:
     ) -> None:
         self.request_id = spec.request_id or new_id("gen")
         self.spec = spec
+        self.num_told_prompt_tokens = spec.num_told_prompt_tokens
         self.transcript = Transcript(
             choices, len(spec.prompt_ids), spec.terms, fleet, notify, spec.promised_itl_us, spec.model, pass_on
         )
@@ -151,15 +152,20 @@ class Generation:
                 self._attempt.end_choice(index)
 
     @property
+    def has_all(self) -> bool:
+        """Every choice has ended, or nothing more comes."""
+        return self.is_ended or self.transcript.is_complete
+
+    @property
     def num_told_cached_tokens(self) -> int:
         """Tokens of a prefix cache among those of the prompt that are told."""
-        return min(self.transcript.num_cached_tokens, self.spec.num_told_prompt_tokens)
+        return min(self.transcript.num_cached_tokens, self.num_told_prompt_tokens)
 
     @property
     def told_writes(self) -> CacheWrites:
         """Tokens of the prompt that are told and whose KV is kept since this request."""
         receipt = self.transcript.receipt
-        return NO_WRITES if receipt is None or not self.spec.num_told_prompt_tokens else receipt.writes
+        return NO_WRITES if receipt is None or not self.num_told_prompt_tokens else receipt.writes
 
     def _note_attempt(self, attempt: AttemptTrail) -> None:
         if len(self.trail) < MAX_ITEMS:

@@ -101,7 +101,7 @@ class GeneratedOutput(Fanout):
         assert spec.meter is not None, "others are not billed"
         num_output = _num_charged(generation, outcome, is_stream=self._is_stream)
         is_left = outcome is RequestOutcome.ABORTED and transcript.receipt is not None
-        num_prompt, num_cached = spec.num_told_prompt_tokens, generation.num_told_cached_tokens
+        num_prompt, num_cached = generation.num_told_prompt_tokens, generation.num_told_cached_tokens
         return Draft(
             request_id=generation.request_id,
             tenant=spec.terms.tenant,

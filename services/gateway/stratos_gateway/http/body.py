@@ -63,10 +63,10 @@ async def read_json(request: Request, *, max_bytes: int, timeout_s: float) -> di
         BadRequest: another content type, not JSON, not an object, or of too many values.
         ClientDisconnect: the client left in the middle.
     """
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    encoding = _header(request, b"content-encoding", "identity").strip().lower()
     if encoding != "identity":
         raise UnsupportedEncoding(f"the content encoding {encoding[:40]!r} is not supported; send the body as it is")
-    content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    content_type = _header(request, b"content-type", "application/json").partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise BadRequest("the content type must be application/json", code="unsupported_content_type")
     try:
@@ -117,18 +117,27 @@ def _check_weight(body: bytes, max_bytes: int) -> None:
         raise BadRequest("the body has too many values; send fewer or larger ones", code="too_many_values")
 
 
+def _header(request: Request, name: bytes, default: str = "") -> str:
+    """The first value of a header; Starlette's look-up raises and catches an error for each that is absent."""
+    for key, value in request.scope["headers"]:
+        if key == name:
+            return str(value, "latin-1")
+    return default
+
+
 async def _read(request: Request, max_bytes: int) -> bytes:
-    announced = request.headers.get("content-length", "")
+    announced = _header(request, b"content-length")
     too_large = announced.isdigit() and int(announced) > max_bytes
     parts: list[bytes] = []
     size = 0
-    if not too_large:
-        async for part in request.stream():
-            size += len(part)
-            if size > max_bytes:
-                too_large = True
-                break
-            parts.append(part)
+    has_more = True
+    while has_more and not too_large:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        too_large, has_more = size > max_bytes, message.get("more_body", False)
     if too_large:
         await _discard(request, 4 * max_bytes)
         raise RequestTooLarge(f"the body is larger than {max_bytes} bytes")

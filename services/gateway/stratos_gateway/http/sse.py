@@ -12,7 +12,7 @@ import orjson
 from starlette.types import Message, Scope, Send
 
 from stratos.common.background import BackgroundTasks
-from stratos_gateway.access.patience import within
+from stratos_gateway.access.patience import begin, rest
 
 DONE = b"data: [DONE]\n\n"
 PARTS = "stratos.parts"
@@ -73,8 +73,13 @@ def patient_send(send: Send, timeout_s: float) -> Send:
     """
 
     async def pass_on(message: Message) -> None:
+        sending = cast("Coroutine[Any, Any, None]", send(message))
+        is_sent, awaited = begin(sending)
+        if is_sent:
+            return
         try:
-            await within(cast("Coroutine[Any, Any, None]", send(message)), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await rest(sending, awaited)
         except TimeoutError as error:
             raise SlowClient from error
 

@@ -299,10 +299,11 @@ class GenerationPreparer:
         tag = meter_tag(*facts) if tools.is_metered else None
         promised_ms = tenant.plan.itl_p99_ms
         mark = tools.watermarks.watermark_for(tenant.name, target.listed_names)
-        kv_key, label = tools.kv_key(tenant), tools.tenant_label(tenant.name)
+        label, kv_key = tools.tenant_label(tenant.name), tools.kv_key(tenant)
         ids = identity.request_ids or ("",) * len(identity.prompts)
         nonce, is_open = new_nonce(), can_go_on(tools.continuations, tenant, body, shape)
-        own, prior = tenant.terms(identity.adapter, nonce), _priors(checked.continued, len(identity.prompts))
+        own = tenant.terms(identity.adapter, nonce, label=label, kv_key=kv_key)
+        prior = _priors(checked.continued, len(identity.prompts))
         sampling = [
             sampling_params(options, len(prompt), tenant.plan, model, mark, _longest(choices))
             for prompt, choices in zip(identity.prompts, prior, strict=True)
@@ -311,7 +312,7 @@ class GenerationPreparer:
             is_open = _has_room(tools.continuations, options.n * sum(params.max_tokens for params in sampling))
         return tuple(
             GenerationSpec(
-                terms=changed(own, tenant_name=label, pins=pin_terms(tenant.plan, marks), kv_key=kv_key),
+                terms=changed(own, pins=pin_terms(tenant.plan, marks)) if marks else own,
                 model_digest=identity.model_digest,
                 model=model.base.name,
                 prompt_ids=prompt,

@@ -60,6 +60,8 @@ class SessionPool:
         if task is None or _is_useless(task):
             self._drop(key)
             task = self._sessions[key] = asyncio.create_task(self._open(worker))
+        elif task.done():  # as nearly always
+            return task.result()
         session = await asyncio.shield(task)
         self._on_change(len(self._sessions))
         return session

@@ -82,14 +82,18 @@ async def test_what_a_client_that_is_behind_did_not_get_is_brought_by_news_and_n
 async def test_ends_and_failures_wake_the_task() -> None:
     answer = Answer()
     waiting = await answer.wait_for_news()
+    answer.token(6)
     answer.token(7, reason=FinishReason.LENGTH)
-    assert answer.sender.sent == [[7]]
+    assert answer.sender.sent == [[6]], "the last one leaves with the end of the answer"
     answer.output.fail(Draining("the gateway leaves"))
     answer.token(8, prompt=1)
-    assert answer.sender.sent == [[7]], "it is the task's, which has been woken"
-    assert [chunk.token_ids for chunk in await waiting] == [[8]]
+    assert answer.sender.sent == [[6]], "it is the task's, which has been woken"
+    assert [chunk.token_ids for chunk in await waiting] == [[7], [8]]
     with pytest.raises(Draining):
         await answer.output.news()
+    assert not answer.output.is_ended, "the second prompt goes on"
+    answer.token(9, prompt=1, reason=FinishReason.LENGTH)
+    assert answer.output.is_ended, "so the sender keeps what it has for the end, which comes with the generations'"
     ended = Answer()
     waiting = await ended.wait_for_news()
     ended.output.generations[0].is_ended = True

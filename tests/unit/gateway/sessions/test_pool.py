@@ -52,6 +52,9 @@ async def test_all_requests_share_one_session_with_a_worker() -> None:
     assert await pool.get(worker(2)) is not first
     assert [session.num_opened for session in world.built] == [1, 1]
     assert world.counts[-1] == 2
+    num_told = len(world.counts)
+    await pool.get(worker(1))
+    assert len(world.counts) == num_told, "a session that is open changes no number"
 
 
 async def test_a_broken_session_is_replaced() -> None:
