@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from stratos.common.errors import Retryable
 from stratos_gateway.answering.contract import Step
 from stratos_gateway.answering.draft import is_platform_failure
 from stratos_gateway.answering.request import LINE, ClientRequest
@@ -50,8 +49,8 @@ class LimitsStep(Step):
         """
         try:
             await self._limiter.take(reservation)
-        except Retryable:
-            request.num_claimed_tokens = 0  # what is refused here takes nothing
+        except BaseException:
+            request.num_claimed_tokens = 0  # what is refused here, or was left while it waited, computes nothing
             raise
         finally:
             request.exchange.headers += request.notices + self._headers(request, reservation)

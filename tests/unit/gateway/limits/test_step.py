@@ -65,6 +65,20 @@ async def test_else_what_an_answer_took_counts_and_without_one_all_that_was_clai
     assert await settled_at(None, asyncio.CancelledError()) == CLAIMED
 
 
+async def test_a_client_that_leaves_in_the_turn_that_serves_it_has_taken_nothing() -> None:
+    class LeftLimiter(GenerousLimiter):
+        async def take(self, reservation: Any) -> None:
+            await super().take(reservation)
+            raise asyncio.CancelledError
+
+    limiter = LeftLimiter()
+    around = LimitsStep(cast("Any", limiter)).around(request_of(None, None))
+    assert around is not None
+    with pytest.raises(asyncio.CancelledError):
+        await around.__aenter__()
+    assert limiter.settled == [0]
+
+
 def test_a_line_of_a_batch_takes_nothing_of_its_tenants_rates() -> None:
     step = LimitsStep(cast("Any", GenerousLimiter()))
     assert step.around(request_of(Answer(), None, **{LINE: object()})) is None
