@@ -1,4 +1,4 @@
-"""Write figures of committed reports of ``make reproduce`` and of a GPU into docs/numbers.md and the README.
+"""Write figures of committed reports of ``make reproduce`` and of a GPU into docs/published-claims.md and the README.
 
     python -m scripts.docs.reproduced_claims          rewrite both
     python -m scripts.docs.reproduced_claims --check  exit 1 when one is out of date
@@ -28,7 +28,7 @@ from stratos.reproduce.measuring import gpu_document
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-DOCUMENT = ROOT / "docs" / "numbers.md"
+DOCUMENT = ROOT / "docs" / "published-claims.md"
 BEGIN, END = "<!-- reproduced claims -->", "<!-- end of reproduced claims -->"
 NONE = "No report is committed yet: `make reproduce` makes one in ten minutes on a machine that does nothing else."
 _MARKED = re.compile(f"{BEGIN}\n.*?{END}", re.DOTALL)

@@ -13,6 +13,8 @@ from typing import Any
 
 MAX_FOREIGN_SHARE = 0.05
 """Share of all cores' time: with more taken by others, figures are those of a loaded machine, and say so."""
+_LEAST_JUDGED_S = 1.0
+"""Seconds of all cores, together: of less than that the kernel's ticks of 10 ms say nothing."""
 CODE = ("libs", "services", "models", "pyproject.toml", "constraints.txt")
 _ROOT = Path(__file__).resolve().parents[3]
 
@@ -80,7 +82,8 @@ class LoadWatch:
         """Own CPU seconds, the share of the machine that others took, and whether that is too much to compare."""
         (busy_then, total_then), own_then = self._began
         (busy, total), own_s = busy_and_total_s(), self._own_s() - own_then
-        share = max(0.0, busy - busy_then - own_s) / (total - total_then) if total > total_then else 0.0
+        passed_s = total - total_then
+        share = max(0.0, busy - busy_then - own_s) / passed_s if passed_s >= _LEAST_JUDGED_S else 0.0
         return {"cpu_s": round(own_s, 2), "foreign_share": round(share, 3), "loaded": share > MAX_FOREIGN_SHARE}
 
     @staticmethod

@@ -32,3 +32,13 @@ def test_a_system_without_that_file_has_no_load(monkeypatch) -> None:
 
     monkeypatch.setattr(Path, "read_text", refuse)
     assert LoadWatch().as_json()["loaded"] is False
+
+
+def test_a_moment_is_too_short_to_say_what_others_took(monkeypatch) -> None:
+    """Two of its ten ticks are another's, or only rounding."""
+    lines = iter(["cpu 0 0 0 1000 0 0 0 0 0 0", "cpu 5 0 0 1005 0 0 0 0 0 0"])
+    own = iter([1.0, 1.03])
+    monkeypatch.setattr(machine.Path, "read_text", lambda *_, **__: next(lines))
+    monkeypatch.setattr(LoadWatch, "_own_s", staticmethod(lambda: next(own)))
+    monkeypatch.setattr(machine.os, "sysconf", lambda _: 100)
+    assert LoadWatch().as_json() == {"cpu_s": 0.03, "foreign_share": 0.0, "loaded": False}
