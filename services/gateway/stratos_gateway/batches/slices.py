@@ -14,7 +14,17 @@ import orjson
 from redis.exceptions import RedisError
 
 from stratos.common.background import end_tasks
-from stratos.common.errors import DependencyDown, NotFound, Retryable, StratosError
+from stratos.common.errors import (
+    AdapterUnavailable,
+    ContentCheckDown,
+    DependencyDown,
+    FeatureUnavailable,
+    NotFound,
+    PromptRefused,
+    RateLimited,
+    Retryable,
+    StratosError,
+)
 from stratos.core.tenant import Tenant
 from stratos.store.sealed.batch_store import BatchStore, StoredBatch
 from stratos_gateway.answering.request import IGNORED_HEADER, BatchLine
@@ -29,6 +39,8 @@ _MAX_COMMITS = 8
 """Tries to keep a result while stores are away, over some two minutes; then its lines are computed again."""
 _STOPS = ("cancelling", "expired")
 """States of a batch in which what was answered so far is kept, and no more is begun."""
+_ITS_OWN = (RateLimited, AdapterUnavailable, FeatureUnavailable, ContentCheckDown, PromptRefused)
+"""Refusals that say nothing of lines of other tenants."""
 Recall = Callable[[], Awaitable[Tenant]]
 
 
@@ -219,7 +231,7 @@ async def answer_line(
             gate.note_answer(is_ok=answer.is_ok)
             return answer
         except Retryable as error:
-            gate.note_refusal()
+            gate.note_refusal(is_full=not isinstance(error, _ITS_OWN))
             refused, after_s = error, (error.after_s or 0.0) * min(2.0**place, _MAX_WAIT_S)
         await asyncio.sleep(min(max(after_s, 0.1), _MAX_WAIT_S))
     raise refused
