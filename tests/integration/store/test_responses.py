@@ -176,3 +176,25 @@ async def test_a_foreign_store_neither_takes_nor_gives(redis: Redis) -> None:
     for call in [*calls, store.delete("tn_1", ONE)]:
         with pytest.raises(DependencyDown):
             await call
+
+
+async def test_a_response_that_is_kept_twice_keeps_its_object(redis: Redis, tmp_path: Path) -> None:
+    """Two gateways end one answer: the second record has the object of the first one."""
+    store = open_store(redis, tmp_path, inline_bytes=0)
+    for _ in range(2):
+        await store.put("tn_1", ONE, PLANTED)
+    assert await store.delete_due_objects() == 0
+    assert await store.find("tn_1", ONE) == PLANTED
+
+
+async def test_what_is_deleted_leaves_its_room_however_long_its_tenant_is_silent(redis: Redis) -> None:
+    store, own = open_store(redis), "stratos:responses:tn_1"
+    for name in (ONE, TWO):
+        await store.put("tn_1", name, PLANTED)
+    assert await store.delete("tn_1", ONE)
+    assert await redis.pttl(f"{own}:bytes") > 0, "bytes end with what they count"
+    await redis.delete(own, f"{own}:until")
+    await redis.set(f"{own}:bytes", 99_999)  # as versions before this one left it
+    for name in (ONE, TWO):
+        await store.put("tn_1", name, PLANTED)
+    assert set(await redis.hkeys(own)) == {ONE, TWO}

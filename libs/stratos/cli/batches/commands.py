@@ -100,6 +100,8 @@ def fetch(
         for path, file_id in files.items():
             if file_id is not None:
                 typer.echo(f"{path}: {client.fetch(file_id, path)} bytes")
+            else:
+                path.unlink(missing_ok=True)  # of another batch: it would pass for a part of this one
 
 
 @batch_app.command()

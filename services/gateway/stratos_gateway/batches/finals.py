@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import ExitStack
 from typing import Any
 
 import orjson
 
-from stratos.common.errors import NotFound, StreamMoved
+from stratos.common.errors import DependencyDown, NotFound, StreamMoved
 from stratos.store.sealed.batch_store import FINAL
 from stratos.store.sealed.file_store import StoredFile
 from stratos.store.sealed.file_writer import FileWriter
@@ -36,7 +36,7 @@ class FinalRun:
         work: the batch.
         epoch: of the lease.
         lease_s: until it is taken away.
-        kept_s: seconds that the files are kept.
+        kept_s: seconds that the files are kept at most.
     """
 
     def __init__(self, work: BatchWork, epoch: int, lease_s: float, kept_s: float) -> None:
@@ -44,39 +44,61 @@ class FinalRun:
         self._claim = FINAL, epoch
         self._lease_s = lease_s
         self._kept_s = kept_s
-        self._renew_s = 0.0
         self._lost: list[tuple[int, int]] = []
         """Slices, and the epochs of their results, which cannot be read."""
+        self._kept: list[str | None] = []
+        """Ids of the files, "" for one without a line, ``None`` where there is no room for it."""
 
     async def run(self) -> None:
         """Do it, or give results that are lost to gateways that compute them again.
 
         Raises:
+            DependencyDown: a store does not answer, or the disk of this gateway is full.
             NotFound: results are lost again and again.
             StreamMoved: another gateway does it.
         """
+        batch = self._work.batch
+        try:
+            with ExitStack() as stack:
+                writers = await self._writers(stack)
+                await self._hold(self._write(*writers.values()))
+                if self._lost:
+                    await self._lose()
+                    if batch.ends == "completed":
+                        return
+                await self._hold(self._put_all(writers))
+        except OSError as error:
+            raise DependencyDown("the gateway's disk takes no file now") from error
+        await self._finish()
+
+    async def _writers(self, stack: ExitStack) -> dict[str, FileWriter]:
+        work, names = self._work, [_file_id(self._work.batch.id, kind) for kind in ("output", "error")]
+        return {name: stack.enter_context(await work.store.files.writer(work.tenant_id, name)) for name in names}
+
+    async def _hold(self, work: Coroutine[Any, Any, None]) -> None:
+        if await self._work.hold(self._claim, self._lease_s, work, "finalizing"):
+            raise StreamMoved("another gateway makes the files of this batch")
+
+    async def _write(self, answers: FileWriter, errors: FileWriter) -> None:
+        async for is_ok, text in self._rows():
+            await asyncio.to_thread((answers if is_ok else errors).write, text.encode() + b"\n")
+
+    async def _put_all(self, writers: dict[str, FileWriter]) -> None:
+        self._kept = [await self._put(name, writer) for name, writer in writers.items()]
+
+    async def _finish(self) -> None:
         work, batch = self._work, self._work.batch
-        names = [_file_id(batch.id, kind) for kind in ("output", "error")]
-        with ExitStack() as stack:
-            writers = [stack.enter_context(await work.store.files.writer(work.tenant_id, name)) for name in names]
-            async for is_ok, text in self._rows():
-                await asyncio.to_thread(writers[0 if is_ok else 1].write, text.encode() + b"\n")
-            if self._lost:
-                await self._lose()
-                if batch.ends == "completed":
-                    return
-            kept = [await self._put(name, writer) for name, writer in zip(names, writers, strict=True)]
-        if None in kept:
-            await work.store.finish(work.tenant_id, batch.id, self._claim, "failed", problem=_NO_ROOM)
-            return
-        files = str(kept[0]), str(kept[1])
-        if await work.store.finish(work.tenant_id, batch.id, self._claim, batch.ends, files):
+        if None in self._kept:
+            is_over = await work.store.finish(work.tenant_id, batch.id, self._claim, "failed", problem=_NO_ROOM)
+        else:
+            files = str(self._kept[0]), str(self._kept[1])
+            is_over = await work.store.finish(work.tenant_id, batch.id, self._claim, batch.ends, files)
+        if is_over:
             await self._drop_results()
 
     async def _rows(self) -> AsyncIterator[tuple[bool, str]]:
         """All lines of both files, in order."""
         async for number, epoch in self._epochs():
-            await self._keep_lease()
             rows = [] if not epoch else await self._result(number, epoch)
             if self._lost and self._work.batch.ends == "completed":
                 continue  # the files are made once all of it is there
@@ -114,14 +136,6 @@ class FinalRun:
         if not await work.store.lose(work.tenant_id, work.batch.id, self._claim[1], self._lost, _MAX_LOSSES):
             raise NotFound("results of this batch are lost, or altered")
 
-    async def _keep_lease(self) -> None:
-        now_s, work = asyncio.get_running_loop().time(), self._work
-        if now_s < self._renew_s:
-            return
-        self._renew_s = now_s + self._lease_s / 3
-        if await work.store.renew(work.tenant_id, work.batch.id, self._claim, self._lease_s) != "finalizing":
-            raise StreamMoved("another gateway makes the files of this batch")
-
     async def _put(self, name: str, writer: FileWriter) -> str | None:
         """Id of the file, "" for one without a line, ``None`` where there is no room for it."""
         if not writer.num_bytes:
@@ -129,7 +143,8 @@ class FinalRun:
         await asyncio.to_thread(writer.finish)
         batch = self._work.batch
         file = StoredFile(id=name, filename=f"{batch.id}_{name[5:9]}.jsonl", purpose="batch_output")
-        kept = await self._work.store.files.put(self._work.tenant_id, file, writer, batch.head.kept_s or self._kept_s)
+        kept_s = min(batch.head.kept_s or self._kept_s, self._kept_s)
+        kept = await self._work.store.files.put(self._work.tenant_id, file, writer, kept_s)
         return None if kept is None else name
 
     async def _drop_results(self) -> None:

@@ -130,8 +130,12 @@ class LineGate:
         self._limit = min(self._most, self._limit + 1 / self._limit)
         self._admit()
 
-    def note_refusal(self) -> None:
-        """A line was refused for now."""
+    def note_refusal(self, *, is_full: bool = True) -> None:
+        """A line was refused for now.
+
+        Args:
+            is_full: others would be, too; a reason that the line or its tenant has for itself bounds no others.
+        """
         self._lines.labels("deferred").inc()
-        if self._clock.now() >= self._halved_s + _PAUSE_S:
+        if is_full and self._clock.now() >= self._halved_s + _PAUSE_S:
             self._halved_s, self._limit = self._clock.now(), max(1.0, self._limit / 2)

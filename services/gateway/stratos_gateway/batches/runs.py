@@ -111,7 +111,9 @@ class BatchRuns:
     async def turn(self) -> None:
         """Begin slices of tenants in turn, while there is room; raises ``DependencyDown``."""
         await self._show()
-        waiting = _by_tenant(await self._store.open_batches(_MAX_BATCHES)) if self._has_room else {}
+        if not self._has_room:
+            return  # which tenant was looked at when stays known
+        waiting = _by_tenant(await self._store.open_batches(_MAX_BATCHES))
         self._looks = {name: self._looks[name] for name in waiting if name in self._looks}
         for _ in range(_MAX_LOOKS):
             if not waiting or not self._has_room:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -12,7 +14,17 @@ import orjson
 from redis.exceptions import RedisError
 
 from stratos.common.background import end_tasks
-from stratos.common.errors import DependencyDown, NotFound, Retryable, StratosError
+from stratos.common.errors import (
+    AdapterUnavailable,
+    ContentCheckDown,
+    DependencyDown,
+    FeatureUnavailable,
+    NotFound,
+    PromptRefused,
+    RateLimited,
+    Retryable,
+    StratosError,
+)
 from stratos.core.tenant import Tenant
 from stratos.store.sealed.batch_store import BatchStore, StoredBatch
 from stratos_gateway.answering.request import IGNORED_HEADER, BatchLine
@@ -27,6 +39,8 @@ _MAX_COMMITS = 8
 """Tries to keep a result while stores are away, over some two minutes; then its lines are computed again."""
 _STOPS = ("cancelling", "expired")
 """States of a batch in which what was answered so far is kept, and no more is begun."""
+_ITS_OWN = (RateLimited, AdapterUnavailable, FeatureUnavailable, ContentCheckDown, PromptRefused)
+"""Refusals that say nothing of lines of other tenants."""
 Recall = Callable[[], Awaitable[Tenant]]
 
 
@@ -70,6 +84,33 @@ class BatchWork:
         parts = [part async for part in self.store.files.read(self.tenant_id, self.input, begin, end)]
         return [orjson.loads(line) for line in b"".join(parts).split(b"\n") if line]
 
+    async def hold(
+        self, claim: tuple[int, int], lease_s: float, work: Coroutine[Any, Any, None], status: str = ""
+    ) -> str:
+        """Renew a lease for as long as some work under it takes.
+
+        Args:
+            claim: slice, and the epoch of its lease.
+            lease_s: until it is taken away.
+            work: ended early where the batch is not ``status`` any more.
+            status: of the batch; empty is any, and then a lease that was lost ends nothing.
+
+        Returns:
+            The status for which the work was ended, "fenced" where the lease was lost; empty where it is done.
+        """
+        task = asyncio.create_task(work)
+        try:
+            while not (await asyncio.wait({task}, timeout=lease_s / 3))[0]:
+                # Where Redis is away no gateway can take the slice, and what was lost is refused in the end.
+                with suppress(DependencyDown, RedisError):
+                    found = await self.store.renew(self.tenant_id, self.batch.id, claim, lease_s)
+                    if status and found != status:
+                        return found
+            await task
+            return ""
+        finally:
+            await end_tasks([task])
+
 
 class SliceRun:
     """One slice.
@@ -99,6 +140,7 @@ class SliceRun:
         self._calls = calls
         self._gate = gate
         self._lease_s = lease_s
+        self._lines: list[dict[str, Any]] = []
         self._found: dict[int, LineAnswer] = {}
         """By the number of the line within the slice."""
 
@@ -109,36 +151,13 @@ class SliceRun:
             NotFound: the input is gone.
             Retryable: it has to be given up.
         """
-        work = self._work
-        lines = await work.lines(self._claim[0])
-        computing = asyncio.create_task(self._compute(lines))
-        try:
-            is_ours = await self._keep_lease(computing)
-            if is_ours and computing.done() and not computing.cancelled():
-                computing.result()
-        finally:
-            await end_tasks([computing])
-        if is_ours:
-            await self._commit(lines)
+        hold = partial(self._work.hold, self._claim, self._lease_s)
+        stopped = await hold(self._compute(), "in_progress")
+        if not stopped or stopped in _STOPS:
+            await hold(self._commit())
 
-    async def _keep_lease(self, computing: asyncio.Task[None]) -> bool:
-        """Wait for the end of the work; false where it was lost."""
-        work = self._work
-        while not computing.done():
-            await asyncio.wait({computing}, timeout=self._lease_s / 3)
-            if computing.done():
-                break
-            try:
-                status = await work.store.renew(work.tenant_id, work.batch.id, self._claim, self._lease_s)
-            except (DependencyDown, RedisError):
-                continue  # no other gateway can take it now, and what was lost is refused in the end
-            if status in _STOPS:
-                return True
-            if status != "in_progress":
-                return False
-        return True
-
-    async def _compute(self, lines: list[dict[str, Any]]) -> None:
+    async def _compute(self) -> None:
+        self._lines = lines = await self._work.lines(self._claim[0])
         try:
             tenant = (await self._work.recall()).as_batch()
         except Retryable:
@@ -166,11 +185,11 @@ class SliceRun:
 
         self._found[number] = await answer_line(self._calls, self._gate, tenant, line, identity, key)
 
-    async def _commit(self, lines: list[dict[str, Any]]) -> None:
+    async def _commit(self) -> None:
         work, rows, num_completed = self._work, list[tuple[int, bool, str]](), 0
         for number, answer in sorted(self._found.items()):
             name = f"{work.batch.id}-{work.index.begins[self._claim[0]] + number}"
-            rows.append((number, answer.is_ok, result_line(name, lines[number]["custom_id"], answer)))
+            rows.append((number, answer.is_ok, result_line(name, self._lines[number]["custom_id"], answer)))
             num_completed += answer.is_ok
         counts = num_completed, len(rows) - num_completed
         content = orjson.dumps(rows)
@@ -212,7 +231,7 @@ async def answer_line(
             gate.note_answer(is_ok=answer.is_ok)
             return answer
         except Retryable as error:
-            gate.note_refusal()
+            gate.note_refusal(is_full=not isinstance(error, _ITS_OWN))
             refused, after_s = error, (error.after_s or 0.0) * min(2.0**place, _MAX_WAIT_S)
         await asyncio.sleep(min(max(after_s, 0.1), _MAX_WAIT_S))
     raise refused

@@ -12,7 +12,9 @@ MAX_HEADERS_BYTES = 8 * 1024
 MAX_PARTS = 16
 _BOUNDARY = re.compile(r'multipart/form-data\s*;.*?boundary=(?:"([^"]{1,70})"|([^;\s"]{1,70}))', re.IGNORECASE)
 _DISPOSITION = re.compile(rb"^content-disposition:\s*form-data\s*;(.*)$", re.IGNORECASE | re.MULTILINE)
-_PARAMETER = re.compile(rb';?\s*(\w+)="((?:[^"\\]|\\.)*)"')
+# Nothing is tried twice: the interpreter's lock is held to the end of a search, which in headers of one long word
+# would take time by the square of its length.
+_PARAMETER = re.compile(rb'\b(\w++)="((?:[^"\\]|\\.)*+)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +64,17 @@ class MultipartReader:
         """The last boundary has come."""
 
     def feed(self, data: bytes) -> Iterator[PartEvent]:
-        """Events of more bytes; raises ``BadRequest`` for what is no form."""
+        """Events of more bytes; raises ``BadRequest`` for what is no form.
+
+        What follows the last boundary says nothing, and is not kept.
+        """
+        if self.is_whole:
+            return
         self._buffer += data
         while not self.is_whole:
             event = self._data() if self._in_part else self._begin()
             if event is None:
-                return
+                break
             yield event
 
     def _data(self) -> PartEvent | None:

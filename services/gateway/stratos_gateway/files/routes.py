@@ -132,7 +132,8 @@ class FileRoutes:
             headers["content-range"] = f"bytes {begin}-{end - 1}/{file.num_bytes}"
         headers["content-length"] = str(end - begin)
         parts = self.store().read(tenant.id, file, begin, end)
-        return StreamingResponse(parts, status, headers, media_type="application/octet-stream")
+        first = await anext(parts)  # before the status: what cannot be read at all is an error with its code
+        return StreamingResponse(_joined(first, parts), status, headers, media_type="application/octet-stream")
 
     def store(self) -> FileStore:
         """Where files are; raises ``BadRequest`` where there are none."""
@@ -159,6 +160,12 @@ class FileRoutes:
             raise BodyTimeout(f"the file did not arrive within {self._config.upload_s:g} s") from error
         except OSError as error:
             raise DependencyDown("the gateway's disk takes no file now") from error
+
+
+async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for part in rest:
+        yield part
 
 
 def _json(content: bytes, *headers: tuple[bytes, bytes]) -> Response:

@@ -12,6 +12,8 @@ import httpx
 import orjson
 import pytest
 
+from stratos.common.errors import DependencyDown
+from stratos.store.local_store import LocalStore
 from stratos.store.redis import open_redis
 from stratos.store.sealed.file_writer import PART_BYTES
 from tests.support.waiting import eventually
@@ -189,3 +191,22 @@ async def test_a_file_is_gone_once_its_time_is_over(redis_url: str, tmp_path: Pa
 
         await eventually(is_gone, "the file is gone")
         assert (await call(world, "GET", PATH)).json()["data"] == []
+
+
+async def test_a_file_that_cannot_be_read_is_an_error_with_its_code(
+    worlds: list[AdminWorld], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No status 200 whose body ends before its first byte."""
+    one, two = worlds
+    at = f"{PATH}/{(await upload(one, lines(1))).json()['id']}/content"
+    [stored] = (tmp_path / "blobs").rglob("file-*")
+    stored.write_bytes(b"altered")
+    gone = await call(two, "GET", at)
+    assert (gone.status_code, gone.json()["error"]["code"]) == (404, "not_found")
+
+    async def read(*asked: Any) -> bytes:
+        raise DependencyDown("the object store does not answer")
+
+    monkeypatch.setattr(LocalStore, "read", read)
+    away = await call(two, "GET", at, headers={"range": "bytes=0-9"})
+    assert (away.status_code, away.json()["error"]["code"]) == (503, "dependency_unavailable")

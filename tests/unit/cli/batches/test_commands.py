@@ -88,6 +88,7 @@ def test_progress_results_and_the_end(base_url: str, tmp_path: Path) -> None:
         "error: the batch has no results: it is in_progress\n",
     )
     Gateway.batch |= {"status": "completed", "output_file_id": "file-2"}
+    (tmp_path / "out.jsonl.errors").write_bytes(b"of another batch")
     assert run(base_url, "fetch", "batch_1", "--out", str(out))[0] == 0
     assert out.read_bytes() == ANSWERS
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]

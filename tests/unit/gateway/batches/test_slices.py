@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from random import Random
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import orjson
 import pytest
+from prometheus_client import CollectorRegistry
 from redis.exceptions import RedisError
 
 from stratos.common.clock import FakeClock
-from stratos.common.errors import Overloaded
+from stratos.common.errors import ConcurrencyLimited, Overloaded
 from stratos.core.tenant import Tenant
 from stratos.rpc.tracing import TRACING_OFF
 from stratos_gateway.answering.request import BatchLine
 from stratos_gateway.batches.calls import LineAnswer, LineCalls
-from stratos_gateway.batches.slices import BatchWork, SliceIndex
+from stratos_gateway.batches.gate import LineGate
+from stratos_gateway.batches.slices import BatchWork, SliceIndex, answer_line
 from stratos_gateway.files.lines import LineCheck
 from stratos_gateway.http.exchange import TRACE_ALL, Exchanges
+from stratos_gateway.metrics import GatewayMetrics
 
 URL = "/v1/completions"
 
@@ -75,3 +78,21 @@ async def test_a_fault_of_ours_is_the_answer_of_its_line_alone(caplog: pytest.Lo
 async def test_what_may_go_well_later_gives_the_line_up(error: Exception) -> None:
     with pytest.raises(type(error)):
         await called(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "limit"), [(Overloaded("full", after_s=0.01), 2), (ConcurrencyLimited("its limit", after_s=0.01), 4)]
+)
+async def test_a_limit_of_a_tenant_bounds_no_lines_of_others(error: Exception, limit: int) -> None:
+    class Calls:
+        errors: ClassVar[list[Exception]] = [error]
+
+        async def call(self, *asked: Any) -> LineAnswer:
+            if self.errors:
+                raise self.errors.pop()
+            return LineAnswer(500, {})
+
+    gate = LineGate(32, FakeClock(), GatewayMetrics(CollectorRegistry()))
+    own = BatchLine(name="batch_1-0", epoch=1, created_unix_s=5)
+    await answer_line(cast("Any", Calls()), gate, Tenant(name="acme"), {"url": URL, "body": {}}, lambda place: own)
+    assert gate.limit == limit

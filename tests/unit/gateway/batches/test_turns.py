@@ -63,3 +63,31 @@ async def test_a_tenant_with_many_batches_takes_no_turn_of_another_one() -> None
 async def test_batches_that_others_compute_hold_up_no_tenant() -> None:
     found = await claims(Store(busy=300, one=1), 5)
     assert found["one"] == 10
+
+
+class SlowStore(Store):
+    """Slices end one by one, when they are told to."""
+
+    def __init__(self, **num_batches: int) -> None:
+        super().__init__(**num_batches)
+        self.ends = asyncio.Semaphore(0)
+
+    async def find(self, tenant_id: str, batch_id: str) -> None:
+        await self.ends.acquire()
+
+    async def renew(self, *told: Any) -> str:
+        return "fenced"
+
+
+async def test_looks_without_room_forget_no_turn() -> None:
+    store, nothing = SlowStore(many=300, one=1), cast("Any", None)
+    metrics = GatewayMetrics(CollectorRegistry())
+    runs = BatchRuns(cast("Any", store), nothing, nothing, BatchesConfig(), 60.0, FakeClock(), metrics)
+    for _ in range(20):
+        await runs.turn()  # takes what is free
+        await runs.turn()  # there is no room any more
+        store.ends.release()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+    await runs.leave()
+    assert abs(store.claimed["many"] - store.claimed["one"]) <= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import orjson
@@ -75,3 +76,16 @@ def test_a_file_has_lines_and_not_too_many() -> None:
         checked(line(1) + line(2) + line(3), max_lines=2)
     with pytest.raises(BadRequest, match="16 models"):
         checked(b"".join(line(number, body={"model": f"m{number}"}) for number in range(17)))
+
+
+def test_ids_of_a_long_file_are_compared_in_little_memory() -> None:
+    """A million ids, sorted at once, would take 44 MB, and the interpreter's lock for most of a second."""
+    check = LineCheck(10**6)
+    check.feed(b"".join(line(number) for number in range(30_000)))
+    tracemalloc.start()
+    try:
+        check.finish()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 15 * 30_000

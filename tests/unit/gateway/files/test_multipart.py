@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
+
 import pytest
 
 from stratos.common.errors import BadRequest
@@ -60,3 +63,23 @@ def test_another_type_is_refused(kind: str) -> None:
 def test_what_is_no_form_is_refused(body: bytes) -> None:
     with pytest.raises(BadRequest):
         parts_of(MultipartReader(TYPE), body)
+
+
+def test_what_follows_the_last_boundary_is_not_kept() -> None:
+    reader, more = MultipartReader(TYPE), bytes(1_000_000)
+    parts_of(reader, BODY)
+    tracemalloc.start()
+    try:
+        assert parts_of(reader, *[more] * 20) == []
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+def test_headers_of_one_long_word_take_no_time() -> None:
+    """A search holds the interpreter's lock, and every stream of the gateway with it, to its end."""
+    head = b'--xyz\r\nContent-Disposition: form-data; name="a"; ' + b"x" * 8000 + b"\r\n\r\n"
+    began_s = time.thread_time()
+    assert parts_of(MultipartReader(TYPE), head) == [("a", None, b"")]
+    assert time.thread_time() - began_s < 0.02
