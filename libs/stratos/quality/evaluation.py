@@ -15,7 +15,7 @@ from stratos.common.errors import BadRequest
 from stratos.engine.settings import RunnerConfig
 from stratos.quality.completions import function_heads, parses
 from stratos.quality.held_out import HeldOutText, TokenWindow, cut_windows, read_texts
-from stratos.quality.paired import as_relative, paired_mean
+from stratos.quality.paired import MAX_NATS, as_relative, paired_mean
 from stratos.quality.scored_model import ScoredModel, TokenScores
 from stratos.quality.strata import Mask, all_strata
 from stratos.quality.verdict import Loss, LossBounds, verdict_of, worst_first
@@ -181,7 +181,7 @@ def _completion_loss(reference: np.ndarray, candidate: np.ndarray, ask: Evaluati
 
 
 def _perplexity(scores: TokenScores, mask: Mask) -> float:
-    return math.exp(-float(scores.logprobs[mask].mean()))
+    return math.exp(min(MAX_NATS, -float(scores.logprobs[mask].mean())))
 
 
 def _as_json(loss: Loss) -> dict[str, Any]:

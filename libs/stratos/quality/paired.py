@@ -9,6 +9,8 @@ import numpy as np
 
 NUM_RESAMPLES = 2000
 LOW_PERCENT, HIGH_PERCENT = 2.5, 97.5
+MAX_NATS = 50.0
+"""Natural log of a perplexity that no model has, whatever its vocabulary: larger losses are said to be this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +44,8 @@ def paired_mean(differences: np.ndarray, counts: np.ndarray, seed: int) -> Inter
 
 def as_relative(nats: Interval) -> Interval:
     """Relative growth of perplexity by a mean difference of log probabilities."""
-    return Interval(value=math.expm1(nats.value), low=math.expm1(nats.low), high=_expm1(nats.high))
+    return Interval(value=_expm1(nats.value), low=_expm1(nats.low), high=_expm1(nats.high))
 
 
 def _expm1(value: float) -> float:
-    return math.inf if math.isinf(value) else math.expm1(value)
+    return value if value == math.inf else math.expm1(min(value, MAX_NATS))

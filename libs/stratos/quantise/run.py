@@ -25,6 +25,7 @@ from stratos.engine.checkpoint.weight_schemes import LinearScheme
 from stratos.quality.evaluation import CALIBRATION_NAME
 from stratos.quality.expected import EXPECTED_NAME, ExpectedQuality
 from stratos.quality.held_out import HeldOutText, cut_windows, read_texts
+from stratos.quality.paired import MAX_NATS
 from stratos.quantise.asking import PROGRESS_NAME, AcceptedAsk, QuantiseAsk, accept, identity, open_folder
 from stratos.quantise.grid import NumberGrid
 from stratos.quantise.held_back import hold_back
@@ -35,8 +36,6 @@ from stratos.quantise.shard import layer_tensors, other_tensors, read_rounded, s
 from stratos.quantise.statistics import InputStatistics
 from stratos.text.tokenizer import Tokenizer
 
-MAX_LOSS = 50.0
-"""Natural log of a perplexity that no model has, whatever its vocabulary."""
 _SCALE_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16}
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".index.json")
 _OWN_NAMES = ("config.json", EXPECTED_NAME, CALIBRATION_NAME)
@@ -180,7 +179,7 @@ def _perplexities(accepted: AcceptedAsk, reader: CheckpointReader, flow: _Texts)
     head = reader.final_norm(), output if isinstance(output, Tensor) else reader.embedding()
     sides = (flow.pinned_floats, flow.pinned_rounded)
     losses = [mean_loss(accepted.config, head, rows, flow.pinned_ids) for rows in sides]
-    if not all(loss < MAX_LOSS for loss in losses):
+    if not all(loss < MAX_NATS for loss in losses):
         found = f"{losses[0]:.4g} and, rounded, {losses[1]:.4g}"
         raise InvalidCheckpoint(f"the losses of the held back text are {found}: this is no model of text")
     return math.exp(losses[0]), math.exp(losses[1])

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -14,8 +15,11 @@ from transformers import LlamaForCausalLM
 
 from stratos.common.errors import BadRequest
 from stratos.engine.settings import RunnerConfig
-from stratos.quality.evaluation import EvaluationAsk, evaluate
-from stratos.quality.held_out import read_texts
+from stratos.quality.evaluation import EvaluationAsk, ScoredSide, evaluate, losses_between
+from stratos.quality.held_out import cut_windows, read_texts
+from stratos.quality.scored_model import TokenScores
+from stratos.quality.verdict import Verdict, verdict_of
+from stratos.text.tokenizer import Tokenizer
 from tests.support.paths import ROOT
 
 DRAFT = ROOT / "models" / "draft"
@@ -53,9 +57,6 @@ def test_a_model_loses_nothing_beside_itself(beside_itself: dict[str, Any]) -> N
 
 
 def test_perplexity_is_that_of_the_reference_implementation(beside_itself: dict[str, Any]) -> None:
-    from stratos.quality.held_out import cut_windows
-    from stratos.text.tokenizer import Tokenizer
-
     windows = cut_windows(read_texts([TEXT]), Tokenizer.load(DRAFT), 48, 768)
     ids = torch.tensor([window.token_ids for window in windows])
     model = LlamaForCausalLM.from_pretrained(DRAFT, dtype=torch.float32)
@@ -93,3 +94,16 @@ def test_text_that_calibrated_and_unlike_tokenizers_are_refused(tmp_path: Path) 
 def test_a_window_beyond_the_context_is_refused() -> None:
     with pytest.raises(BadRequest, match="windows"):
         evaluate(ask(DRAFT, window=100_000), quiet)
+
+
+def test_a_model_whose_perplexity_no_float_holds_is_not_acceptable() -> None:
+    tokenizer = Tokenizer.load(DRAFT)
+    windows = cut_windows(read_texts([TEXT]), tokenizer, 16, 160)
+    shape = (len(windows), 15)
+
+    def scored(logprob: float) -> ScoredSide:
+        scores = TokenScores(np.full(shape, logprob), np.zeros(shape, dtype=np.bool_), np.full(shape, -1.0))
+        return ScoredSide(scores, np.zeros(0), {})
+
+    losses = losses_between(scored(-3.0), scored(-900.0), windows, tokenizer, ask(DRAFT))
+    assert verdict_of(losses) is Verdict.NOT_ACCEPTABLE

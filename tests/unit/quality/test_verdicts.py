@@ -38,6 +38,12 @@ def loss(stratum: str, value: float, low: float, high: float, bound: float = 0.1
     )
 
 
+def test_a_loss_that_no_float_holds_is_beyond_its_bound() -> None:
+    found = as_relative(Interval(value=800.0, low=790.0, high=810.0))
+    assert 1e20 < found.low <= found.value <= found.high < math.inf
+    assert loss("all", found.value, found.low, found.high).verdict is StratumVerdict.BEYOND
+
+
 def test_one_stratum_beyond_its_bound_decides_although_the_mean_is_good() -> None:
     mean, names = loss("all", 0.01, 0.0, 0.02), loss("names: seen before", 0.3, 0.2, 0.4)
     assert mean.verdict is StratumVerdict.WITHIN

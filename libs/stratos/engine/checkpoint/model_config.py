@@ -16,7 +16,7 @@ from stratos.engine.checkpoint.families import BODIES, FAMILIES, MODEL_TYPES, TE
 from stratos.engine.checkpoint.families.delta import DeltaConfig, parse_delta
 from stratos.engine.checkpoint.families.experts import MoeConfig, parse_experts
 from stratos.engine.checkpoint.families.family import Family
-from stratos.engine.checkpoint.families.latent import LatentConfig, check_fixed, parse_latent
+from stratos.engine.checkpoint.families.latent import MAX_HEADS, LatentConfig, check_fixed, parse_latent
 from stratos.engine.checkpoint.families.layers import parse_ropes, parse_windows
 from stratos.engine.checkpoint.families.options import DecoderOptions, parse_options
 from stratos.engine.checkpoint.fields import Fields, flag, positive_int, positive_number, shown
@@ -183,6 +183,8 @@ def parse_decoder_config(config: Mapping[str, Any], *, has_lm_head: bool = True)
     check_fixed(fields, family)
     latent = parse_latent(fields, family)
     num_heads, num_kv_heads, head_dim = (latent.num_heads, 1, latent.size) if latent else _heads(fields)
+    if num_heads > MAX_HEADS * num_kv_heads:
+        raise InvalidCheckpoint(f"config.json: at most {MAX_HEADS} query heads may share a KV head")
     rotary_dim = latent.rope_dim if latent else head_dim
     num_layers = positive_int(fields, "num_hidden_layers", maximum=MAX_LAYERS)
     attention_bias = family.attention_bias in ("field", "qkv-field") and flag(

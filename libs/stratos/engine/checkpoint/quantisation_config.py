@@ -24,6 +24,8 @@ from stratos.engine.checkpoint.weight_schemes import GROUP_STEP, NVFP4_GROUP, Li
 METHODS = ("compressed-tensors", "gptq", "awq", "fp8", "bitsandbytes", "modelopt", "gguf")
 
 UNMATCHED = 3
+_ORDERS = ("group", "dynamic", True)
+"""``actorder`` of groups that are no runs of inputs; of others the order mattered to the calibration alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +165,13 @@ def _compressed_scheme(weights: Fields, inputs: Any, layout: str, name: str) -> 
             raise InvalidCheckpoint(f"config.json: {name}: format {shown(layout)} of 4 bits; supported: pack-quantized")
         scheme = LinearScheme.INT4 if bits == 4 else LinearScheme.INT8
         packing: Packing = "compressed-int4" if bits == 4 else "compressed-int8"
-        return StoredScheme(scheme=scheme, packing=packing, group=group, has_zeros=not is_symmetric)
+        return StoredScheme(
+            scheme=scheme,
+            packing=packing,
+            group=group,
+            has_zeros=not is_symmetric,
+            has_order=weights.get("actorder") in _ORDERS,
+        )
     if not is_symmetric:
         raise InvalidCheckpoint(f"config.json: {name}: 8 bits with zero points are not supported")
     if inputs:
@@ -223,7 +231,7 @@ def _gptq(stated: Fields) -> StoredScheme:
         raise InvalidCheckpoint(
             f"config.json: gptq with {shown(stated.get('bits'))} bits is not supported; supported: 4"
         )
-    layout = stated.get("checkpoint_format") or "gptq"
+    layout = stated.get("checkpoint_format") or stated.get("format") or "gptq"
     if layout not in ("gptq", "gptq_v2"):
         raise InvalidCheckpoint(f"config.json: gptq: checkpoint_format {shown(layout)}; supported: gptq, gptq_v2")
     return StoredScheme(
@@ -232,6 +240,7 @@ def _gptq(stated: Fields) -> StoredScheme:
         group=group_size(stated.get("group_size", -1)),
         has_zeros=True,
         scale_name="scales",
+        has_order=flag(stated, "desc_act", False),
         zeros_are_less_one=None if flag(stated, "sym", True) else layout == "gptq",
     )
 
@@ -287,7 +296,7 @@ def _pattern(name: str) -> re.Pattern[str] | None:
         return None
     try:
         return re.compile(name.removeprefix("re:"))
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise InvalidCheckpoint(f"config.json: {shown(name)} is not a pattern: {error}") from error
 
 

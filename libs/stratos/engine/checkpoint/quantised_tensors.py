@@ -77,6 +77,8 @@ class QuantisedTensors(LayerTensors):
         elif inputs % GROUP_STEP:
             raise InvalidCheckpoint(f"layer {layer} has {inputs} inputs; supported: multiples of {GROUP_STEP}")
         self.names = frozenset(self._check(outputs, inputs, inputs // self._group))
+        if stored.has_order and self._group < inputs:
+            self.require("g_idx" if stored.packing == "gptq" else "weight_g_idx", (inputs,), ("I32", "I64"))
 
     def _check(self, outputs: int, inputs: int, groups: int) -> list[str]:
         packing = self.stored.packing

@@ -55,9 +55,9 @@ def rounded(weight: Tensor, kind: str) -> QuantisedWeight:
 def _mxfp4(floats: Tensor) -> QuantisedWeight:
     blocks = floats.view(floats.shape[0], -1, GROUP_STEP)
     exponents = torch.frexp(blocks.abs().amax(-1)).exponent - 3  # of 6 the exponent is 3
-    scales = torch.ldexp(torch.ones(exponents.shape), exponents.clamp(-126, 127))
+    scales = torch.ldexp(torch.ones_like(exponents, dtype=torch.float32), exponents.clamp(-126, 127))
     sizes = (blocks / scales.unsqueeze(-1)).flatten(1)
-    ends = torch.tensor([(low + high) / 2 for low, high in pairwise(E2M1[:8])])
+    ends = torch.tensor([(low + high) / 2 for low, high in pairwise(E2M1[:8])]).to(floats.device)
     codes = torch.bucketize(sizes.abs(), ends, out_int32=True).to(torch.uint8)
     return QuantisedWeight(scheme=LinearScheme.MXFP4, codes=codes | (sizes < 0).to(torch.uint8) << 3, scales=scales)
 
@@ -66,7 +66,7 @@ def _nf4(floats: Tensor) -> QuantisedWeight:
     blocks = floats.view(floats.shape[0], -1, NF4_GROUP)
     scales = blocks.abs().amax(-1)
     scales = torch.where(scales > 0, scales, 1.0)
-    ends = torch.tensor([(low + high) / 2 for low, high in pairwise(NF4)])
+    ends = torch.tensor([(low + high) / 2 for low, high in pairwise(NF4)]).to(floats.device)
     codes = torch.bucketize((blocks * (1 / scales).unsqueeze(-1)).flatten(1), ends, out_int32=True)
     return QuantisedWeight(scheme=LinearScheme.NF4, codes=codes.to(torch.uint8), scales=scales)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.families.experts import MoeConfig
 from stratos.engine.checkpoint.model_config import DecoderConfig
 
@@ -45,9 +46,16 @@ def text_name(name: str) -> str | None:
 
 
 def full_names(stored: Iterable[str], *, is_text_part: bool) -> dict[str, str]:
-    """Name that the loader asks for -> name in the checkpoint, of its tensors that belong to the text."""
-    named = ((text_name(name) if is_text_part else name, name) for name in stored)
-    full = {asked: name for asked, name in named if asked is not None}
+    """Name that the loader asks for -> name in the checkpoint, of its tensors that belong to the text.
+
+    Raises:
+        InvalidCheckpoint: two names of the checkpoint mean one tensor.
+    """
+    full: dict[str, str] = {}
+    for name in stored:
+        asked = text_name(name) if is_text_part else name
+        if asked is not None and full.setdefault(asked, name) != name:
+            raise InvalidCheckpoint(f"tensors {full[asked]} and {name} are one in the text part: which is meant?")
     if EMBEDDING.removeprefix(BODY_PREFIX) not in full:
         return full
     return {asked if asked == LM_HEAD else BODY_PREFIX + asked: name for asked, name in full.items()}

@@ -19,7 +19,7 @@ from stratos.core.files.gguf.parts import is_gguf, model_stem, read_gguf
 from stratos.core.files.handed_digest import state_of
 from stratos.text.gguf.folder import write_model_folder
 
-REVISION = 1
+REVISION = 2
 """Counts up when a folder of the same file has other contents than before."""
 
 

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.engine.checkpoint.model_config import parse_decoder_config
+from stratos.engine.checkpoint.tensor_names import full_names
 from tests.support.reference.tiny_models import BASE, LLAMA3_ROPE, save_tiny_llama
 from tests.support.worlds.plan_driver import Driver, load_runner
 
@@ -53,6 +54,7 @@ def test_head_dim_is_derived_when_absent() -> None:
         ({"architectures": ["GPT2LMHeadModel"]}, "'GPT2LMHeadModel' is not supported; supported: LlamaForCausalLM"),
         ({"architectures": None, "model_type": "bert"}, "'bert' is not supported"),
         ({"num_key_value_heads": 4}, "multiple of num_key_value_heads"),
+        ({"num_attention_heads": 514}, "at most 256 query heads may share a KV head"),
         ({"vocab_size": "many"}, "vocab_size must be a positive integer"),
         ({"hidden_size": True}, "hidden_size must be a positive integer"),
         ({"head_dim": 7}, "even head_dim"),
@@ -104,6 +106,13 @@ def test_a_wrong_tensor_is_named(folder: Path, edit: Any, message: str) -> None:
     change(folder, edit)
     with pytest.raises(InvalidCheckpoint, match=message):
         load_runner(folder)
+
+
+def test_two_names_of_one_tensor_of_the_text_are_refused() -> None:
+    names = ["language_model.model.norm.weight", "vision_tower.norm.weight", "model.language_model.norm.weight"]
+    assert full_names(names[:2], is_text_part=True) == {"model.norm.weight": names[0]}
+    with pytest.raises(InvalidCheckpoint, match="are one in the text part"):
+        full_names(names, is_text_part=True)
 
 
 def test_broken_files_and_settings_are_refused(folder: Path) -> None:

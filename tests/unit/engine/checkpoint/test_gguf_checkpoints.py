@@ -211,6 +211,13 @@ def test_a_tensor_that_means_nothing_here_is_refused(tmp_path: Path) -> None:
         load_runner(folder)
 
 
+def test_two_names_of_one_tensor_are_refused(tmp_path: Path) -> None:
+    tensors = llama_tensors(264)
+    folder = folder_of(tmp_path, {**tensors, "model.layers.0.self_attn.q_proj.weight": tensors[NAME]})
+    with pytest.raises(InvalidCheckpoint, match=r"tensors blk\.0\.attn_q\.weight and model\.layers\.0.* are one"):
+        load_runner(folder)
+
+
 def test_a_file_that_was_exchanged_for_one_of_other_types_is_refused(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, llama_tensors(264))
     other = gguf_bytes({**LLAMA, **byte_pair_vocabulary()}, llama_tensors(264, "Q4_0"))

@@ -121,3 +121,19 @@ def test_groups_of_modelopt_that_say_what_the_algorithm_does_are_read(algorithm:
 def test_a_scheme_that_is_not_there_is_refused_by_name(stated: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidCheckpoint, match=message):
         parse_quantisation({"quantization_config": stated})
+
+
+@pytest.mark.parametrize("pattern", ["re:a{99999999999}", "re:" + "(" * 5000])
+def test_a_pattern_that_python_cannot_compile_is_refused(pattern: str) -> None:
+    stated = {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 8}}}}
+    with pytest.raises(InvalidCheckpoint, match="is not a pattern"):
+        parse_quantisation({"quantization_config": {**stated, "ignore": [pattern]}})
+
+
+@pytest.mark.parametrize("field", ["checkpoint_format", "format"])
+@pytest.mark.parametrize("layout", ["gptq", "gptq_v2"])
+def test_the_format_of_gptq_says_which_zeros_are_meant(field: str, layout: str) -> None:
+    stated = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False, field: layout}
+    config = parse_quantisation({"quantization_config": stated})
+    assert config is not None
+    assert config.targets[0].stored.zeros_are_less_one is (layout == "gptq")

@@ -221,6 +221,13 @@ def changed(layer: str, change: Callable[[Tensor], Tensor]) -> Callable[[dict[st
     return apply
 
 
+def without(part: str) -> Callable[[dict[str, Tensor]], None]:
+    def apply(tensors: dict[str, Tensor]) -> None:
+        del tensors[f"model.layers.1.mlp.down_proj.{part}"]
+
+    return apply
+
+
 def filled(value: float) -> Callable[[Tensor], Tensor]:
     def fill(tensor: Tensor) -> Tensor:
         tensor.view(-1)[min(3, tensor.numel() - 1)] = value
@@ -243,6 +250,8 @@ BROKEN: list[tuple[str, Callable[[dict[str, Tensor]], None], str]] = [
     ("gptq", changed("g_idx", filled(99)), "must name one of 3 groups"),
     ("gptq", changed("g_idx", filled(2)), "has groups of other than 32 inputs"),
     ("compressed-order", changed("weight_g_idx", filled(-1)), "must name one of 3 groups"),
+    ("gptq-order", without("g_idx"), "lacks tensor"),
+    ("compressed-order", without("weight_g_idx"), "lacks tensor"),
     ("gptq", changed("qzeros", filled(0x12345678)), "which zeros are meant"),
     ("gptq", changed("scales", filled(float("inf"))), "no positive number"),
     ("awq", changed("qweight", lambda t: t.T), "has shape"),

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stratos.engine.checkpoint.quantised_weight import QuantisedWeight
 from stratos.engine.checkpoint.rounding import rounded
@@ -259,6 +260,13 @@ def test_rounding_at_load_is_to_the_nearest_code_and_keeps_no_floats(kind: str) 
     zeros = rounded(torch.zeros(4, 64), kind)
     assert bool((zeros.floats() == 0).all())
     assert bool((zeros.scales > 0).all())
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4", "fp8", "mxfp4", "nf4", "llm-int8"])
+def test_rounding_at_load_takes_no_tensor_of_another_device(kind: str) -> None:
+    with FakeTensorMode():
+        quantised = rounded(torch.empty(4, 128, device="cuda"), kind)
+    assert {quantised.codes.device.type, quantised.scales.device.type} == {"cuda"}
 
 
 def switched(weight: QuantisedWeight, **switches: bool) -> QuantisedLinear:

@@ -22,7 +22,7 @@ _YARN = {
     "rope.scaling.yarn_beta_slow": "beta_slow",
     "rope.scaling.original_context_length": "original_max_position_embeddings",
 }
-_UNUSED_SCALING = ("rope.scaling.type", "rope.scaling.factor", "rope.scaling.finetuned")
+_OTHER_SCALING = ("rope.scaling.type", "rope.scaling.factor", "rope.scaling.finetuned")
 
 
 def decoder_fields(model: GgufModel) -> dict[str, Any]:
@@ -88,31 +88,38 @@ def _refuse_features(metadata: GgufMetadata, name: str) -> None:
 def _rope(model: GgufModel, name: str, head_dim: int) -> dict[str, Any]:
     metadata = model.metadata
     theta = metadata.number(f"{name}.rope.freq_base", 10000.0)
-    kind = metadata.text(f"{name}.rope.scaling.type", "none")
-    if f"{name}.rope.scale_linear" in metadata:  # as it was called before 2023-10
-        if kind != "none":
-            raise InvalidCheckpoint(f"{metadata.file_name}: both {name}.rope.scale_linear and rope.scaling.type")
-        return {"rope_type": "linear", "rope_theta": theta, "factor": metadata.number(f"{name}.rope.scale_linear")}
+    kind, factor = _scaling(metadata, name)
     if ROPE_FACTORS in model.tensors:
         if kind != "none" or not 1 < theta < 1e30:
             raise InvalidCheckpoint(f"{metadata.file_name}: tensor {ROPE_FACTORS} beside other rotary scaling")
         return llama3_rope(model.tensors[ROPE_FACTORS], theta, head_dim)
     if kind == "none":
         return {"rope_type": "default", "rope_theta": theta}
-    if kind not in ("linear", "yarn"):
+    rope = {"rope_type": kind, "rope_theta": theta, "factor": factor}
+    return rope | (_yarn(metadata, name) if kind == "yarn" else {})
+
+
+def _scaling(metadata: GgufMetadata, name: str) -> tuple[str, float]:
+    """Kind of rotary scaling, and its factor; a file that states a factor alone means linear, as llama.cpp reads it."""
+    begin, old = f"{name}.rope.scaling.", f"{name}.rope.scale_linear"
+    known = {f"{name}.{key}" for key in (*_YARN, *_OTHER_SCALING)}
+    stated = [key for key in metadata if key.startswith(begin)]
+    if strange := [key for key in stated if key not in known]:
+        raise InvalidCheckpoint(f"{metadata.file_name}: {strange[0][:80]} is not supported")
+    if old in metadata:  # as it was called before 2023-10
+        if stated:
+            raise InvalidCheckpoint(f"{metadata.file_name}: both {old} and {stated[0]}")
+        return "linear", metadata.number(old)
+    is_factor = metadata.number(f"{begin}factor", 1.0) not in (0.0, 1.0)
+    kind = metadata.text(f"{begin}type", "linear" if is_factor else "none")
+    if kind not in ("none", "linear", "yarn"):
         raise InvalidCheckpoint(
             f"{metadata.file_name}: rotary scaling {kind[:80]!r} is not supported; supported: linear, yarn"
         )
-    rope = {"rope_type": kind, "rope_theta": theta, "factor": metadata.number(f"{name}.rope.scaling.factor")}
-    return rope | (_yarn(metadata, name) if kind == "yarn" else {})
+    return kind, 1.0 if kind == "none" else metadata.number(f"{begin}factor")
 
 
 def _yarn(metadata: GgufMetadata, name: str) -> dict[str, Any]:
     """Further parameters of yarn; the first three settings are those that ``parse_rope`` reads."""
-    begin = f"{name}.rope.scaling."
-    known = {f"{name}.{key}" for key in (*_YARN, *_UNUSED_SCALING)}
-    strange = [key for key in metadata if key.startswith(begin) and key not in known]
-    if strange:
-        raise InvalidCheckpoint(f"{metadata.file_name}: {strange[0][:80]} is not supported")
     found = {key: metadata.number(f"{name}.{key}") for key in _YARN if f"{name}.{key}" in metadata}
     return {_YARN[key]: int(value) if key.endswith("length") else value for key, value in found.items()}

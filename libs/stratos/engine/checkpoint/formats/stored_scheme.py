@@ -27,6 +27,8 @@ class StoredScheme:
     block: int = 0
     """Outputs that share a scale, where blocks have scales (fp8)."""
     has_zeros: bool = False
+    has_order: bool = False
+    """Inputs of a group may lie anywhere: each layer has a tensor that names the group of each."""
     scale_name: str = "weight_scale"
     zeros_are_less_one: bool | None = None
     """GPTQ: the file holds each zero less one (v1); ``None``: told by the zeros, which are all 8."""

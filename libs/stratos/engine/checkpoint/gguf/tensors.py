@@ -131,6 +131,8 @@ def gguf_tensors(files: ModelFiles, config: DecoderConfig) -> dict[str, StoredTe
         if name == ROPE_FACTORS:  # config.json has what they say
             continue
         ours = full_name(name)
+        if ours in tensors:
+            raise InvalidCheckpoint(f"tensors {tensors[ours].name} and {name} of a GGUF file are one: which is meant?")
         tensors[ours] = GgufTensor(
             handle=mapped[info.path],
             file_name=info.path.name,

@@ -61,6 +61,12 @@ def test_what_tensors_say(tmp_path: Path) -> None:
             {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
         ),
         ({"rope__scale_linear": 2.0}, {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}),
+        ({"rope__scaling__factor": 4.0}, {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}),
+        ({"rope__scaling__factor": 1.0}, {"rope_type": "default", "rope_theta": 10000.0}),
+        (
+            {"rope__scaling__type": "none", "rope__scaling__factor": 4.0},
+            {"rope_type": "default", "rope_theta": 10000.0},
+        ),
         (
             {
                 "rope__scaling__type": "yarn",
@@ -118,6 +124,14 @@ def test_rotary_scaling_of_llama_3_is_found_in_its_factors(
     }
 
 
+@pytest.mark.parametrize("key", ["rope__scale_linear", "rope__scaling__factor"])
+def test_factors_beside_another_scaling_are_refused(tmp_path: Path, key: str) -> None:
+    content = struct.pack("<8f", *rope_factors(4.0, 32, 500.0, 16))
+    tensors = {**llama_tensors(264), "rope_freqs.weight": Stored((8,), "F32", content)}
+    with pytest.raises(InvalidCheckpoint, match=r"rope_freqs\.weight beside other rotary scaling"):
+        fields_of(tmp_path, tensors, rope__freq_base=500.0, **{key: 2.0})
+
+
 @pytest.mark.parametrize(
     "factors", [[2.0, 1.0, 8.0, 1.0, 8.0, 8.0, 8.0, 8.0], [math.nan] * 8, [0.5] * 8, [1.0] * 7, [math.inf] * 8]
 )
@@ -141,6 +155,8 @@ def test_factors_of_no_known_scaling_are_refused(tmp_path: Path, factors: list[f
             {"rope__scaling__type": "yarn", "rope__scaling__factor": 2.0, "rope__scaling__attn_factor": 1.5},
             r"rope\.scaling\.attn_factor is not supported",
         ),
+        ({"rope__scaling__attn_factor": 1.5}, r"rope\.scaling\.attn_factor is not supported"),
+        ({"rope__scale_linear": 2.0, "rope__scaling__type": "none"}, r"both llama\.rope\.scale_linear and"),
         ({"attention__head_count": [4]}, "head_count must be an integer"),
         ({"block_count": "2"}, "block_count must be an integer"),
         ({"attention__layer_norm_rms_epsilon": math.nan}, "must be a finite number"),
