@@ -51,10 +51,10 @@ class Side:
     pid: int = 0
     """Of its first process; 0 where it was not started here."""
 
-    def cpu_s(self) -> float:
-        """CPU time of its processes so far."""
+    def cpu_s(self) -> float | None:
+        """CPU time of its processes so far; ``None`` where they are not known."""
         if not self.pid:
-            return 0.0
+            return None
         first = psutil.Process(self.pid)
         return sum(sum(process.cpu_times()[:2]) for process in (first, *first.children(recursive=True)))
 
@@ -78,7 +78,9 @@ def run_side(side: Side, level: tuple[int, int, int, int], args: argparse.Namesp
     if (counted := found.report.all.num_output_tokens) != requests * output:
         raise DependencyDown(f"{side.url} gave {counted} tokens instead of {requests * output}")
     load = round(os.getloadavg()[0], 1)
-    return {**closed_row(found, streams), "cpu_s": round(side.cpu_s() - begin, 2), "load_average": load}
+    end = side.cpu_s()
+    took_s = None if begin is None or end is None else round(end - begin, 2)
+    return {**closed_row(found, streams), "cpu_s": took_s, "load_average": load}
 
 
 def summary(rows: list[dict[str, Any]], levels: list[tuple[int, int, int, int]]) -> list[dict[str, Any]]:
@@ -89,12 +91,12 @@ def summary(rows: list[dict[str, Any]], levels: list[tuple[int, int, int, int]])
         metric = "ttft_p50_ms" if level[3] <= 2 else "output_tokens_per_s"
         ours, peer = ([run[side][metric] for run in runs] for side in ("ours", "peer"))
         ratios = [p / o if metric.endswith("_ms") else o / p for o, p in zip(ours, peer, strict=True)]
-        cpu = [run["peer"]["cpu_s"] / run["ours"]["cpu_s"] for run in runs]
+        cpu = [run["peer"]["cpu_s"] / run["ours"]["cpu_s"] for run in runs if run["peer"]["cpu_s"] is not None]
         result.append({
             "streams": level[0], "prompt_tokens": level[2], "metric": metric,
             "ours": statistics.median(ours), "peer": statistics.median(peer),
             "ratio": round(statistics.median(ratios), 2), "ratios": [round(ratio, 2) for ratio in ratios],
-            "peers_cpu_of_ours": round(statistics.median(cpu), 2),
+            "peers_cpu_of_ours": round(statistics.median(cpu), 2) if cpu else None,
         })  # fmt: skip
     return result
 

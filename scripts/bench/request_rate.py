@@ -62,12 +62,20 @@ async def rung(platform: Platform, rate: int, args: argparse.Namespace) -> dict[
     per_s = len(good) / max(took_s, args.seconds)
     return {
         "requests_per_s": rate, "answered_per_s": round(per_s, 1), "of_due": round(per_s / rate, 3),
+        **client_limit(lag_s, is_borne=per_s / rate >= args.least),
         "p50_ms": round(percent_point(times_ms, 50), 1), "p99_ms": round(percent_point(times_ms, 99), 1),
         "client_lag_p99_ms": round(1e3 * lag_s, 1), "is_client_late": lag_s > LATE_S,
         "statuses": dict(Counter(f"{answer.status} {answer.shed_reason}".strip() for answer in answers)),
         "cores": cores, "machine_cores": round((busy_s - busy_before_s) / took_s, 3),
         "load_average": round(os.getloadavg()[0], 1), "percent": percent,
     }  # fmt: skip
+
+
+def client_limit(lag_s: float, *, is_borne: bool) -> dict[str, str]:
+    """Why a rate is not borne that the client could not send; nothing for any other."""
+    if is_borne or lag_s <= LATE_S:
+        return {}
+    return {"ended": f"the client was {1e3 * lag_s:.0f} ms late (p99), so it is the limit"}
 
 
 def bench(args: argparse.Namespace) -> dict[str, Any]:

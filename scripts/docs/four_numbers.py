@@ -20,6 +20,7 @@ def _lines(rows: Mapping[str, Any]) -> list[str]:
     owns = {own["name"]: own["value"] for answer in rows["kv-concurrency"]["answers"] if (own := answer["own"])}
     peers, switched = _table(rows["peers"]), _table(rows["all-on"])
     off, on = switched["all off"], switched["all on"]
+    num_requests = rows["all-on"]["tables"][0]["title"].split()[0]
     torch, ours = (peers[way]["tokens_per_s"] for way in ("torch, static batches", "ours"))
     lines = [
         ("requests at once in 54 GB of KV, blocks against slots of the whole context (simulated)",
@@ -29,8 +30,8 @@ def _lines(rows: Mapping[str, Any]) -> list[str]:
          ours / torch),
         ("tokens/s of a queue, four optimisations on against off", f"{on['tokens_per_s']:,.0f}",
          f"{off['tokens_per_s']:,.0f}", on["tokens_per_s"] / off["tokens_per_s"]),
-        ("p99 of TTFT in ms of the same arrivals, on against off", f"{on['ttft_p99_ms']:,.0f}",
-         f"{off['ttft_p99_ms']:,.0f}", off["ttft_p99_ms"] / on["ttft_p99_ms"]),
+        (f"slowest TTFT of {num_requests} requests in ms, the same arrivals, on against off",
+         f"{on['ttft_p99_ms']:,.0f}", f"{off['ttft_p99_ms']:,.0f}", off["ttft_p99_ms"] / on["ttft_p99_ms"]),
     ]  # fmt: skip
     return [
         "| | StratosServe | beside it | gain |",

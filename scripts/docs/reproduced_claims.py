@@ -93,11 +93,13 @@ def take(path: Path, folder: Path = COMMITTED) -> list[Path]:
     """Put a report's rows into the committed files of their form and machine, over those that are there.
 
     Raises:
-        SystemExit: a row was measured by changed code, or while others used the machine; all of them are named.
+        SystemExit: a row was measured by changed or unknown code, or while others used the machine; all of them are
+            named.
     """
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    if unfit := [name for name, row in rows.items() if "+" in row["environment"]["commit"] or is_disturbed(row)]:
-        raise SystemExit(f"of changed code, or of a machine that others used: {', '.join(unfit)}")
+    commits = {name: row["environment"]["commit"] for name, row in rows.items()}
+    if unfit := [name for name, row in rows.items() if commits[name][-1:] in ("", "+") or is_disturbed(row)]:
+        raise SystemExit(f"of changed or unknown code, or of a machine that others used: {', '.join(unfit)}")
     taken = []
     for form in ("short", "full"):
         own = {name: row for name, row in rows.items() if row["form"] == form and "cpu" in row["environment"]}

@@ -11,12 +11,14 @@ from stratos.common.errors import BadRequest
 T = TypeVar("T")
 MOST = 1e18
 """Maximum of any input: above it nothing that is asked for exists."""
+LEAST = 1 / MOST
+"""Minimum of one that is above 0: quotients of what is smaller have no end."""
 
 
 def above_zero(**values: float) -> None:
     """Refuse values that are not above 0, each by its name."""
     for name, value in values.items():
-        if not (math.isfinite(value) and 0 < value <= MOST):
+        if not LEAST <= value <= MOST:
             raise _refused(name, "above 0", value)
 
 
@@ -30,7 +32,7 @@ def not_below_zero(**values: float) -> None:
 def shares(**values: float) -> None:
     """Refuse values that are not in (0, 1]."""
     for name, value in values.items():
-        if not 0 < value <= 1:
+        if not LEAST <= value <= 1:
             raise _refused(name, "above 0 and at most 1", value)
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ class GpuCheck:
     """One report: where it was made, and what its sections found."""
 
     name: str
-    """File name."""
+    """File name; empty for one of here and now."""
     environment: Mapping[str, Any]
     sections: Mapping[str, Mapping[str, Any]]
 
@@ -76,7 +76,7 @@ def run_check(sections: Sequence[str]) -> GpuCheck:
         done = subprocess.run(command, cwd=_ROOT, stdout=sys.stderr, check=False)
         if done.returncode:
             raise RuntimeError(f"{script.name} ended with {done.returncode}")
-        return read_check(out)
+        return replace(read_check(out), name="")
 
 
 def committed_check(sections: Sequence[str], folder: Path = COMMITTED) -> GpuCheck | None:

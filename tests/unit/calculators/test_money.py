@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -23,6 +24,7 @@ from stratos.common.errors import BadRequest
 
 COAST = [FleetRegion("east", 0.5, -5), FleetRegion("west", 0.5, -8)]
 MIX = [FleetModel("7b", 0.3, 600), FleetModel("13b", 0.7, 340)]
+LORA = LoraAsk(replica_requests_per_s=1)
 
 
 def price(usd: float) -> Figure:
@@ -143,6 +145,21 @@ def test_measured_scores_replace_the_exponent() -> None:
     assert 0.1 < noisy["exponent"] < 0.3
 
 
+def test_a_task_says_whether_its_quality_was_measured() -> None:
+    sizes, tasks = [ModelSize(7, 0), ModelSize(70, 0)], [RoutedTask("chat", 0.6, 0.5), RoutedTask("code", 0.4, 0.5)]
+    rows = plan_tiers(sizes, tasks, evaluated={7: {"chat": 0.9}}).grids[1].rows
+    assert [(row[0], row[-1]) for row in rows] == [("chat", "evaluation"), ("code", "exponent")]
+
+
+def test_sizes_that_stand_for_prices_are_said_to() -> None:
+    def is_said(usd: float) -> bool:
+        notes = plan_tiers([ModelSize(7, usd), ModelSize(70, 2 * usd)], []).notes
+        return any("No prices were given" in note for note in notes)
+
+    assert is_said(0)
+    assert not is_said(1)
+
+
 @given(offset=st.integers(-12, 14), factor=st.floats(1, 20), begins=st.integers(0, 22), length=st.integers(1, 24))
 def test_a_day_has_the_load_of_a_day(offset: int, factor: float, begins: int, length: int) -> None:
     curve = DayCurve(busy_from=begins, busy_until=min(24, begins + length), peak_factor=factor)
@@ -196,9 +213,19 @@ def test_a_price_is_of_a_list_or_given() -> None:
         (lambda: plan_adapters(find_shape("deepseek-v3"), LoraAsk(replica_requests_per_s=1), price(1)), "--model"),
         (lambda: plan_tiers([ModelSize(7, 0)], []), "--size"),
         (lambda: plan_tiers([ModelSize(7, 0), ModelSize(9, 0)], [RoutedTask("a", 0.5, 0.5)]), "--task"),
+        (lambda: plan_tiers([ModelSize(7, 0), ModelSize(9, 0)], [RoutedTask("a", 0.5, 0.5)] * 2), "--task"),
         (lambda: plan_tiers([ModelSize(7, 0), ModelSize(9, 0)], [], {7: 0.4}), "--measured"),
         (lambda: plan_tiers([ModelSize(7, 0), ModelSize(9, 0)], [], {7: 0.4, 9: 0}), "--measured"),
+        (lambda: plan_tiers([ModelSize(7, 0), ModelSize(9, 0)], [], {7: 0.4, 9: math.nan}), "--measured"),
+        (lambda: plan_tiers([ModelSize(7, 0), ModelSize(9, 0.9)], []), "--size"),
+        (lambda: plan_tiers([ModelSize(7, 0), ModelSize(9, 0)], [], evaluated={8: {"a": 1}}), "--evaluation"),
+        (lambda: plan_tiers([ModelSize(7, 0), ModelSize(9, 0)], [], evaluated={9: {"a": 1}}), "--evaluation"),
         (lambda: plan_fleet(FleetAsk(), [], MIX, price(1)), "--region"),
+        (lambda: plan_fleet(FleetAsk(), [FleetRegion("a", 1, math.nan)], MIX, price(1)), "--region"),
+        (lambda: plan_fleet(FleetAsk(), [FleetRegion("a", 1, 15)], MIX, price(1)), "--region"),
+        (lambda: plan_fleet(FleetAsk(tokens_per_day=1e-320), COAST, MIX, price(1)), "tokens_per_day"),
+        (lambda: calculate_cost(CostAsk(output_tokens_per_s=1e-320), price(1)), "output_tokens_per_s"),
+        (lambda: plan_adapters(find_shape("llama-2-7b"), replace(LORA, dtype="x"), price(1)), "--dtype"),
         (lambda: plan_fleet(FleetAsk(), COAST, MIX[:1], price(1)), "--mix"),
         (lambda: plan_fleet(FleetAsk(busy_from=18), COAST, MIX, price(1)), "busy_from"),
         (lambda: plan_fleet(FleetAsk(sold_usd_per_million=-1), COAST, MIX, price(1)), "sold_usd_per_million"),

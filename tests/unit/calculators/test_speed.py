@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from stratos.calculators.speed.choice import GpuAsk, choose_devices
 from stratos.calculators.speed.replicas import ReplicasAsk, plan_replicas
 from stratos.calculators.speed.roofline import Roofline, ServingAsk
 from stratos.common.errors import BadRequest
+from tests.support.paths import ROOT
 
 COPY_RATE = find_device("h200", bandwidth_gb_s=4300, tflops=790)
 """An H200 at the rates that were measured on one."""
@@ -106,6 +108,21 @@ def test_a_group_shares_weights_and_as_much_of_the_cache_as_it_has_heads() -> No
         assert of_the_cache == pytest.approx(kept * (step_ms(model, 1, 90_000) - step_ms(model, 1, 1)))
 
 
+def test_layers_with_a_state_move_it_and_read_no_kv() -> None:
+    fields = {
+        "num_hidden_layers": 8, "hidden_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 2,
+        "head_dim": 128, "intermediate_size": 2048, "vocab_size": 999, "max_position_embeddings": 65_536,
+    }  # fmt: skip
+    changes = ['architectures=["Qwen3_5ForCausalLM"]', *(f"{name}={value}" for name, value in fields.items())]
+    shape = find_shape("", changes)
+    assert (shape.state_layers, shape.seen(1000)) == (6, 2000)
+    step = {one.name: one.value for one in Roofline(shape, devices()["h100"], AT_1K).step(4)}
+    assert step["kv_read_bytes"] == 4 * 2 * 1024 * 2 * 2 * 128 * 2
+    assert step["state_moved_bytes"] == 2 * 4 * 6 * shape.state_size * 4
+    moved = step["read_bytes"] + step["kv_read_bytes"] + step["state_moved_bytes"]
+    assert step["memory_ms"] == pytest.approx(1000 * moved / 3.35e12)
+
+
 def test_a_measured_sweep_stands_beside() -> None:
     sheet = optimal_batch_size(find_shape("llama-3.1-8b"), COPY_RATE, ServingAsk(), {8: 1500.0, 3: 600.0})
     rows = {row[0]: row[-1] for row in sheet.grids[0].rows}
@@ -148,6 +165,15 @@ def test_replicas_carry_the_peak_and_not_one_too_many(requests: float, load: flo
     assert (needed - 1) * tokens * load < sheet["peak_tokens_per_s"] * (1 + 1e-9)
 
 
+def test_what_a_router_takes_is_what_was_measured() -> None:
+    document = json.loads((ROOT / "benchmarks" / "results" / "router-2core-cpu.json").read_text(encoding="utf-8"))
+    measured = document["cases"]["kv"]
+    ask = ReplicasAsk(
+        requests_per_day=86400 * measured["requests_per_s"], peak_factor=1, replica_tokens_per_s=1000, load=1
+    )
+    assert plan_replicas(ask)["router_cores"] == pytest.approx(sum(measured["cores"].values()), rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("ask", "name"),
     [(ReplicasAsk(), "replica_tokens_per_s"), (ReplicasAsk(replica_tokens_per_s=1, load=0), "load"),
@@ -176,3 +202,12 @@ def test_a_device_needs_all_figures_or_a_name() -> None:
     h100 = devices()["h100"]
     assert h100.peak_flops("fp8") == pytest.approx(2 * h100.peak_flops("bfloat16"), rel=1e-3)
     assert all(device.source for device in devices().values())
+
+
+def test_weights_in_float32_need_a_peak_that_is_given() -> None:
+    """Peaks of the table are of tensor cores, which are many times as fast as sums in float32."""
+    for calculate in (lambda: best(ServingAsk(weights="float32"), devices()["h100"]),
+                      lambda: choose_devices(find_shape("llama-3.1-8b"), GpuAsk(weights="float32"))):  # fmt: skip
+        with pytest.raises(BadRequest, match=r"no peak of .* in float32"):
+            calculate()
+    assert find_device("h100", tflops=67).peak_flops("float32") == 67e12

@@ -100,7 +100,7 @@ def test_a_report_is_taken_into_the_file_of_its_form_and_machine(tmp_path: Path)
     assert rows["all-on"]["title"] == "['all-on', 'sampling']", "the newest one"
 
 
-@pytest.mark.parametrize("changes", [{"commit": "abc+"}, {"run": {"loaded": True}}], ids=["changed code", "loaded"])
+@pytest.mark.parametrize("changes", [{"commit": "abc+"}, {"commit": ""}, {"run": {"loaded": True}}], ids=str)
 def test_rows_that_may_not_be_committed_are_refused_by_name(tmp_path: Path, changes: dict[str, Any]) -> None:
     report = tmp_path / "reproduce.json"
     report.write_text(

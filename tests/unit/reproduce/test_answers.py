@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from stratos.calculators.formula import Formula
@@ -58,3 +60,10 @@ def test_bounds_are_open_on_one_side() -> None:
     ]
     assert exactly("3.6", "x", 170, "tokens/s").figure_text() == "170 tokens/s"
     assert exactly("0.1", "x", 3.36e9, "bytes").figure_text() == "3.36 GB"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_figure_that_is_not_finite_is_no_answer(value: float) -> None:
+    """It would be measured within any claim."""
+    with pytest.raises(ValueError, match="a figure is"):
+        ClaimAnswer(claim=exactly("3.6", "x", 4.7), own=own(value)).as_json()

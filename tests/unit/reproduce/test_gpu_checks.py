@@ -116,6 +116,7 @@ def test_a_row_of_a_gpu_asks_the_check_for_its_sections(tmp_path: Path, monkeypa
     monkeypatch.setattr(gpu_checks, "_ROOT", tmp_path)
     found = measure_row(find_row("gpu-utilisation"), RowConditions())
     assert found["environment"]["gpu"] == ENVIRONMENT["device"]
+    assert found["environment"]["file"] == "", "no committed one"
     (scripts / "gpu_check.py").write_text("raise SystemExit(2)")
     with pytest.raises(RuntimeError, match="ended with 2"):
         run_check(("decode",))

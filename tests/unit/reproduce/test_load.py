@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -11,7 +12,7 @@ import pytest
 from stratos.engine.settings import SchedulerConfig
 from stratos.engine.switches import Baselines
 from stratos.reproduce.load.asks import LoadAsk
-from stratos.reproduce.load.driving import percent_point
+from stratos.reproduce.load.driving import few_notes, percent_point
 from stratos.reproduce.load.kv_pool import measure_pool
 from stratos.reproduce.load.lengths import CONTEXT_TOKENS, log_normal_lengths, mean_of_log_normal
 from stratos.reproduce.load.loaded import load_model, token_bytes_of
@@ -19,6 +20,14 @@ from stratos.reproduce.load.virtual import VirtualEngine, run_virtual
 from stratos.reproduce.record.conditions import RowConditions, RowForm
 from stratos.reproduce.rows.batch_sweep import knee
 from stratos.reproduce.rows.continuous_batching import SEVEN_AND_ONE
+from stratos.reproduce.rows.fleets.prefill_decode import (
+    ARMS,
+    LEAST_RATE,
+    MOST_RATE,
+    ServedRequest,
+    most_rate,
+    own_gain,
+)
 from stratos.reproduce.rows.sampling_quality import parses
 from tests.support.paths import ROOT
 
@@ -70,11 +79,36 @@ def test_percentiles_are_by_nearest_rank() -> None:
     assert percent_point([], 50) == 0.0
 
 
+@pytest.mark.parametrize("count", [1, 48, 99, 100, 1000])
+def test_p99_of_few_requests_is_said_to_be_the_slowest(count: int) -> None:
+    values = [float(number) for number in range(count)]
+    is_slowest = percent_point(values, 99) == values[-1]
+    assert bool(few_notes(count)) == is_slowest
+
+
 @pytest.mark.parametrize(
     ("speeds", "expected"), [({1: 10, 2: 19, 4: 35, 8: 45}, 4), ({1: 10, 2: 11}, 1), ({1: 10, 2: 20}, 2)]
 )
 def test_the_knee_is_where_doubling_stops_to_pay(speeds: dict[int, float], expected: int) -> None:
     assert knee(speeds) == expected
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(3.0, 0.0), (9.0, 9.0), (50.0, MOST_RATE)])
+def test_the_most_rate_is_within_its_range_or_says_on_which_side(limit: float, expected: float) -> None:
+    """Requests whose rate is up to the limit keep the promise."""
+
+    def serve(asks: Sequence[LoadAsk]) -> list[ServedRequest]:
+        rate = len(asks) / asks[-1].arrival_s
+        return [ServedRequest(ttft_s=0.1 if rate <= limit else 9.0, tpot_s=0.01)] * len(asks)
+
+    assert most_rate(serve, 1000, 8, 0) == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.parametrize("end", [0.0, MOST_RATE])
+def test_a_gain_at_an_end_of_the_range_is_none(end: float) -> None:
+    rates = dict.fromkeys(ARMS, LEAST_RATE)
+    assert own_gain(rates) is not None
+    assert own_gain(dict.fromkeys(ARMS, end)) is None
 
 
 @pytest.mark.parametrize(

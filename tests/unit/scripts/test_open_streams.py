@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from scripts.bench.open_streams import outcome, settings
+from scripts.bench.request_rate import client_limit
 from stratos.reproduce.gpu_checks import COMMITTED
 from stratos.reproduce.record.conditions import RowConditions, RowForm
 from stratos.reproduce.rows.calculated import committed_figures
@@ -58,6 +59,13 @@ def test_a_ladder_of_rates_has_the_same_outcome() -> None:
               "machine_cores": 1.9, "percent": PERCENT} for rate, per_s in ((400, 398.5), (500, 431.0))]  # fmt: skip
     found = outcome(rungs, 0.95, "requests_per_s", "answered_per_s")
     assert (found["borne"], found["tokens_per_s"], found["not_borne"]) == (400, 398.5, 500)
+
+
+def test_a_rate_that_the_client_could_not_send_says_so() -> None:
+    late, quick = (rung(1000, 0.5) | client_limit(lag_s, is_borne=False) for lag_s in (0.025, 0.001))
+    assert outcome([rung(500, 1.0), late], 0.95)["why"] == "the client was 25 ms late (p99), so it is the limit"
+    assert outcome([rung(500, 1.0), quick], 0.95)["why"] == ""
+    assert client_limit(0.025, is_borne=True) == {}
 
 
 def test_the_report_has_the_outcome_of_a_file_as_it_is(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from functools import cache
 
 from stratos.calculators.bounds import above_zero, one_of
 from stratos.calculators.tables import read_table
+from stratos.common.errors import BadRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +27,20 @@ class DeviceSpec:
     source: str
     cuda_name: str = ""
     """Name under which CUDA lists it."""
+    float32_flops: float = 0
+    """0 where it is not known, as in all of the table: the other peaks are those of tensor cores."""
 
     def peak_flops(self, weights: str) -> float:
-        """Peak for products with weights of that type."""
+        """Peak for products with weights of that type.
+
+        Raises:
+            BadRequest: float32, and no peak of it is known.
+        """
+        if weights == "float32":
+            if not self.float32_flops:
+                text = f"weights: no peak of {self.name} in float32 is known; plan batch --tflops takes one"
+                raise BadRequest(text, param="weights")
+            return self.float32_flops
         return self.fp8_flops if weights in ("fp8", "int8", "int8+head") and self.fp8_flops else self.bf16_flops
 
 
@@ -67,6 +79,7 @@ def find_device(name: str, *, memory_gb: float = 0, bandwidth_gb_s: float = 0, t
         bandwidth_bytes_s=bandwidth_gb_s * 1e9 or found.bandwidth_bytes_s,
         bf16_flops=tflops * 1e12 or found.bf16_flops,
         fp8_flops=0.0 if tflops else found.fp8_flops,
+        float32_flops=tflops * 1e12,
     )
 
 

@@ -124,5 +124,5 @@ def _sequence(shape: ModelShape, ask: KvAsk, held: Figure, token: Figure, layer:
     if groups is not None:
         pages = {"full_pages": groups.num_full, "window_pages": groups.num_window, "page_layers": groups.num_layers}
         return window, _PAGED(**lengths, **pages, token_layer_bytes=layer.value)
-    counts = {"full_layers": shape.num_layers - len(sizes), "window_layers": len(sizes)}
+    counts = {"full_layers": len(shape.windows) - len(sizes), "window_layers": len(sizes)}
     return window, _MIXED(**lengths, **counts, token_layer_bytes=layer.value)

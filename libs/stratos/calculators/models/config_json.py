@@ -38,7 +38,7 @@ def _decoder_shape(fields: Fields) -> ModelShape:
         head_dim=config.rotary_dim,
         latent_size=config.latent.size if config.latent else 0,
         max_model_len=config.max_model_len,
-        windows=config.windows,
+        windows=config.kv_windows,
         is_tied=config.tie_word_embeddings,
         linear=products_of(_linear_shapes(config)),
         expert=_expert(config),

@@ -52,7 +52,7 @@ class ModelShape:
     """Elements that a token and layer keep with latent attention (MLA), in place of keys and values; 0 without."""
     max_model_len: int
     windows: tuple[int | None, ...]
-    """Per layer, how many tokens a token sees; ``None`` for all before it."""
+    """Per layer that keeps KV, how many tokens a token sees; ``None`` for all before it."""
     is_tied: bool
     """The output layer is the table of embeddings."""
     linear: Products
@@ -116,4 +116,4 @@ class ModelShape:
     def max_window(self) -> int:
         """Tokens that any layer sees at most; 0 where some layer sees all."""
         sizes = [window for window in self.windows if window is not None]
-        return max(sizes) if len(sizes) == self.num_layers else 0
+        return max(sizes) if len(sizes) == len(self.windows) else 0

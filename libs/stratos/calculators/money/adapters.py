@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from stratos.calculators.bounds import above_zero, not_below_zero, shares
+from stratos.calculators.bounds import above_zero, not_below_zero, one_of, shares
 from stratos.calculators.formula import Figure, Formula
-from stratos.calculators.memory.schemes import find_scheme, kv_element_bytes
+from stratos.calculators.memory.schemes import ELEMENT_BYTES
 from stratos.calculators.models.shape import ModelShape
 from stratos.calculators.sheet import Sheet
 from stratos.common.errors import BadRequest
@@ -70,7 +70,7 @@ def plan_adapters(shape: ModelShape, ask: LoraAsk, price: Figure) -> Sheet:
 
 
 def _memory(shape: ModelShape, ask: LoraAsk) -> tuple[Figure, ...]:
-    element = kv_element_bytes(ask.dtype, find_scheme("bfloat16"))
+    element = one_of("--dtype", ask.dtype, ELEMENT_BYTES)
     adapter = _ADAPTER(rank=ask.rank, adapter_features=shape.adapter_features, element_bytes=element)
     return (
         adapter,

@@ -23,6 +23,8 @@ _SPARE = Formula("spare_devices", "fleet_devices - peak_devices")
 _FIXED = Formula("fixed_usd_per_million", "fixed_device_hours_per_day * usd_per_hour / tokens_per_day * 10 ** 6")
 _SCALED = Formula("scaled_usd_per_million", "scaled_device_hours_per_day * usd_per_hour / tokens_per_day * 10 ** 6")
 _WHOLE = Formula("fleet_usd_per_million", "24 * fleet_devices * usd_per_hour / tokens_per_day * 10 ** 6")
+OFFSETS = (-12, 14)
+"""Hours that places of the Earth are ahead of UTC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ def plan_fleet(ask: FleetAsk, regions: list[FleetRegion], models: list[FleetMode
     """
     above_zero(fleet_devices=ask.fleet_devices, tokens_per_day=ask.tokens_per_day)
     shares(load=ask.load)
-    _check_shares("--region", [region.share for region in regions])
+    _check_regions(regions)
     _check_shares("--mix", [model.share for model in models])
     above_zero(**{f"tokens/s of --mix {model.name}": model.device_tokens_per_s for model in models})
     curve = DayCurve(busy_from=ask.busy_from, busy_until=ask.busy_until, peak_factor=ask.peak_factor)
@@ -111,6 +113,14 @@ def _margin(ask: FleetAsk, cost: Figure) -> Figure:
     above_zero(sold_usd_per_million=ask.sold_usd_per_million)
     margin = Formula(cost.name.replace("usd_per_million", "margin"), f"1 - {cost.name} / sold_usd_per_million")
     return margin(**{cost.name: cost.value}, sold_usd_per_million=ask.sold_usd_per_million)
+
+
+def _check_regions(regions: list[FleetRegion]) -> None:
+    _check_shares("--region", [region.share for region in regions])
+    least, most = OFFSETS
+    for region in regions:
+        if not least <= region.utc_offset <= most:
+            raise BadRequest(f"--region {region.name}: the offset must be {least} to {most} hours", param="--region")
 
 
 def _check_shares(name: str, given: list[float]) -> None:

@@ -21,6 +21,11 @@ _READ = Formula("read_bytes", "linear_bytes + experts_read * expert_bytes + outp
 _KV_READ = Formula("kv_read_bytes", "rows * seen_tokens * token_layer_bytes")
 _KV_SHARE = Formula("kv_share", "ceil(kv_heads / tp) / kv_heads")
 _MEMORY = Formula("memory_ms", "1000 * (read_bytes / tp + kv_read_bytes * kv_share) / (bandwidth_bytes_s * mbu)")
+_MOVED = Formula("state_moved_bytes", "2 * rows * state_layers * state_size * 4")
+_MEMORY_WITH_STATES = Formula(
+    "memory_ms",
+    "1000 * ((read_bytes + state_moved_bytes) / tp + kv_read_bytes * kv_share) / (bandwidth_bytes_s * mbu)",
+)
 _FLOPS = Formula("token_flops", "2 * active_parameters + 4 * attention_size * seen_tokens")
 _COMPUTE = Formula("compute_ms", "1000 * rows * token_flops / (tp * peak_flops * mfu)")
 _STEP = Formula("step_ms", "max(memory_ms, compute_ms)")
@@ -99,14 +104,23 @@ class Roofline:
         read = self._read(rows)
         kv = _KV_READ(rows=rows, seen_tokens=seen, token_layer_bytes=self._token_layer_bytes)
         share = _KV_SHARE("of a device", kv_heads=shape.num_kv_heads, tp=self._ask.tp)
-        memory = _MEMORY(read_bytes=read[-1].value, kv_read_bytes=kv.value, kv_share=share.value, **self._rates)
+        moved = self._moved(rows)
+        parts = {one.name: one.value for one in (read[-1], kv, share, *moved)}
+        memory = (_MEMORY_WITH_STATES if moved else _MEMORY)(**parts, **self._rates)
         why = "seen_tokens: the mean context, added up over the layers"
         flops = _FLOPS(
             why, active_parameters=shape.active_parameters, attention_size=shape.attention_size, seen_tokens=seen
         )
         compute = _COMPUTE(rows=rows, token_flops=flops.value, **self._peak)
         step = _STEP(memory_ms=memory.value, compute_ms=compute.value)
-        return *read, kv, share, memory, flops, compute, step
+        return *read, kv, share, *moved, memory, flops, compute, step
+
+    def _moved(self, rows: int) -> tuple[Figure, ...]:
+        """Bytes of recurrent states that a step moves; none where no layer has one."""
+        if not self._shape.state_layers:
+            return ()
+        sizes = {"state_layers": self._shape.state_layers, "state_size": self._shape.state_size}
+        return (_MOVED("read and written in float32", rows=rows, **sizes),)
 
     def step_ms(self, rows: int) -> float:
         """Milliseconds of a step of ``rows`` sequences."""

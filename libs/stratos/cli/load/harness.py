@@ -56,7 +56,7 @@ async def measure_load(
         arrivals=arrivals,
         result=result,
         report=load_report(result, options.promise),
-        conditions=_conditions(options, arrivals, began_unix_s),
+        conditions=conditions_of(options, arrivals, began_unix_s),
     )
 
 
@@ -68,17 +68,24 @@ def check_answered(found: LoadMeasurement, base_url: str) -> LoadMeasurement:
     return found
 
 
-def _conditions(options: LoadOptions, arrivals: str, began_unix_s: float) -> dict[str, Any]:
+def conditions_of(options: LoadOptions, arrivals: str, began_unix_s: float) -> dict[str, Any]:
     """Under the names of ``vllm bench serve`` where it has them; keys of tenants stay out."""
     return {
         "date": time.strftime("%Y%m%d-%H%M%S", time.gmtime(began_unix_s)),
         "backend": "openai-chat" if options.api == "chat" else "openai",
         "model_id": ",".join(options.models),
         "arrivals": arrivals,
+        "trace_speed": options.trace_speed,
+        "most_requests": options.requests or None,
+        "most_duration_s": options.duration or None,
+        "warm_up": options.warm_up,
         "prompt_tokens": options.prompt_tokens,
+        "vocab_size": options.vocab_size,
         "output_tokens": options.output_tokens,
+        "ignore_eos": options.ignore_eos,
         "shared_prefixes": options.shared_prefixes,
         "turns": options.turns,
+        "think_s": options.think_s,
         "slo": options.slo,
         "seed": options.seed,
     }

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
@@ -64,7 +65,7 @@ class LoadOptions:
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense, before anything is sent."""
-        for name in ("requests", "duration", "trace_speed"):
+        for name in ("requests", "duration", "trace_speed", "think_s"):
             if getattr(self, name) < 0 or not math.isfinite(getattr(self, name)):
                 raise BadRequest(f"--{name.replace('_', '-')} must not be below 0", param=name)
         if not self.trace_speed:
@@ -87,8 +88,8 @@ class LoadOptions:
             extra = None
         if not isinstance(extra, dict):
             raise BadRequest("--extra-body must be a JSON object", param="extra_body")
-        if not base_url.startswith(("http://", "https://")):
-            raise BadRequest(f"--url must begin with http:// or https://, not {base_url!r}", param="url")
+        if not _is_url(base_url):
+            raise BadRequest(f"--url must be http:// or https:// with a host, not {base_url!r}", param="url")
         return Target(
             base_url=base_url.rstrip("/"), is_chat=self.api == "chat", vocab_size=self.vocab_size,
             ignores_eos=self.ignore_eos, extra=extra,
@@ -150,6 +151,15 @@ def _generated(
     if num_requests:
         found = first_requests(found, num_requests)
     return RunPlan(sessions=found, closed=closed, duration_s=duration_s, warm_up=warm_up)
+
+
+def _is_url(text: str) -> bool:
+    """It has a host, and a port that is a number if it has one."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _prefixes(text: str) -> tuple[int, int]:

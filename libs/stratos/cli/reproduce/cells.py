@@ -47,9 +47,10 @@ def origin_text(document: Mapping[str, Any]) -> str:
     """Where the row's figures come from."""
     environment, run, threads = document["environment"], document["run"], document["threads"]
     if "gpu" in environment:
+        read = f", read from {environment['file']}" if environment.get("file") else ""
         return (
             f"{run['duration_s']} s on one {environment['gpu']}, driver {environment.get('driver', 'unknown')}, torch "
-            f"{environment['torch']}, {environment['utc']}, commit {environment['commit']}"
+            f"{environment['torch']}, {environment['utc']}, commit {environment['commit']}{read}"
         )
     effect = (
         "which slows both of a pair and widens the intervals"

@@ -30,7 +30,7 @@ def reproduce(
         bool, typer.Option("--keep", help="Keep rows that other commits measured, too: a report of several days.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
-    threads: Annotated[int, typer.Option(help="Of an engine; 0: as many as there are cores.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="Of an engine; 0: as many as there are cores.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("build/reproduce"),
 ) -> None:
     """Recompute published claims, measure them here, and write a report: JSON, HTML, Markdown and plots."""

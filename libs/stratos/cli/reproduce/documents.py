@@ -1,7 +1,7 @@
 """The report's JSON: a document for each row that ran, with its own conditions, hardware, commit and command.
 
 It is the state of an unfinished report, too: a row is written as soon as it has ended, and a next call of the same
-form, seed and commit goes on with the rows that are missing, and with those that others disturbed.
+form, seed, threads and commit goes on with the rows that are missing, and with those that others disturbed.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ class ReportFile:
     def has(self, name: str, conditions: RowConditions, commit: str | None) -> bool:
         """The row was measured under these conditions, by this code or, for ``None``, by any that has a name.
 
-        What was measured while others used the machine compares with nothing, so it is as if it were not there.
+        What was measured while others used the machine compares with nothing, so it is as if it were not there, and so
+        is a row of a GPU that was read from a committed file. Rows of a GPU have no threads.
         """
         found = self.rows.get(name)
         if found is None or (found["form"], found["seed"]) != (str(conditions.form), conditions.seed):
             return False
-        if is_disturbed(found):
+        if "gpu" not in found["environment"] and found["threads"] != conditions.threads:
             return False
-        measured = found["environment"]["commit"]
-        return "+" not in measured and commit in (None, measured)  # code that is being changed has no name
+        if is_disturbed(found) or found["environment"].get("file"):
+            return False
+        measured = found["environment"]["commit"]  # code that is being changed, or of no repository, has no name
+        return bool(measured) and "+" not in measured and commit in (None, measured)
 
     def put(self, document: Mapping[str, Any]) -> None:
         """Keep a row, in memory and in the file, which is never half written."""

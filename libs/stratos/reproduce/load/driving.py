@@ -61,6 +61,11 @@ def percent_point(ordered: Sequence[float], percent: float) -> float:
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)] if ordered else 0.0
 
 
+def few_notes(count: int) -> list[str]:
+    """A remark on p99 of so few requests that it is the slowest of all."""
+    return [f"p99 of TTFT of {count} requests is that of the slowest one."] if count < 100 else []
+
+
 def drive(
     engine: EngineCore,
     asks: Sequence[LoadAsk],

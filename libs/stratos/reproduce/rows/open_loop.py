@@ -14,7 +14,7 @@ from random import Random
 from stratos.engine.settings import SchedulerConfig
 from stratos.engine.switches import Baselines
 from stratos.reproduce.load.asks import LoadAsk
-from stratos.reproduce.load.driving import DrivenRun, percent_point
+from stratos.reproduce.load.driving import DrivenRun, few_notes, percent_point
 from stratos.reproduce.load.loaded import load_model
 from stratos.reproduce.load.virtual import VirtualEngine, run_virtual
 from stratos.reproduce.record.answer import ClaimAnswer, FigureKind, OwnFigure
@@ -120,7 +120,7 @@ def measure(conditions: RowConditions) -> RowResult:
                 },
             )
         ],
-        notes=[_overload_note(simulated)],
+        notes=[_overload_note(simulated), *few_notes(num_measured)],
     )  # fmt: skip
 
 

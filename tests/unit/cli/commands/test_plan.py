@@ -58,6 +58,20 @@ def test_a_measured_sweep_is_read_and_a_wrong_one_refused(tmp_path: Path) -> Non
         assert (done.exit_code, "--measured" in done.output) == (1, True)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"arrivals": "poisson:3"}, {"client": {"is_valid": False}}, {"max_concurrent_requests": 0},
+     {"output_throughput": float("nan")}],
+    ids=str,
+)  # fmt: skip
+def test_a_run_that_measured_no_batch_does_not_stand_beside_one(tmp_path: Path, changes: dict[str, Any]) -> None:
+    bench, row = tmp_path / "bench.json", {"max_concurrent_requests": 8, "output_throughput": 900.5}
+    bench.write_text(json.dumps([row | {"arrivals": "closed:8", "client": {"is_valid": True}} | changes]))
+    flags = ("--model", "llama-3.1-8b", "--device", "h100", "--measured", str(bench))
+    done = CliRunner().invoke(app, ["plan", "batch", *flags])
+    assert (done.exit_code, "--measured" in done.output) == (1, True)
+
+
 def test_lists_of_flags_reach_the_calculators() -> None:
     sizes = ("--size", "7=0.1", "--size", "70=1", "--task", "chat=1:0.8", "--measured", "7=0.5", "--measured", "70=0.8")
     assert values(plan("tier", *sizes))["blended_usd_per_million"] == 1
@@ -121,6 +135,8 @@ def test_a_file_of_an_evaluation_decides_which_tasks_a_size_takes(tmp_path: Path
     assert (chosen["code"]["kept_quality"], chosen["code"]["least_success_share"]) == (0.98, 13 / 70)
     law = {row["task"]: row["billions"] for row in plan("tier", *flags)["tables"][1]["rows"]}
     assert law == {"chat": 13, "code": 70}
-    for text in (f"13={wrong}", f"13={tmp_path / 'absent.json'}", f"x={path}"):
+    losses[0]["candidate"] = float("nan")
+    (tmp_path / "no-number.json").write_text(json.dumps({"losses": losses}))
+    for text in (f"13={wrong}", f"13={tmp_path / 'absent.json'}", f"x={path}", f"13={tmp_path / 'no-number.json'}"):
         done = CliRunner().invoke(app, ["plan", "tier", *flags, "--evaluation", text])
         assert (done.exit_code, "--evaluation" in done.output) == (1, True)

@@ -71,7 +71,7 @@ def test_forms_are_read(text: str, expected: object) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "8", "closed:0", "closed:1.5", "poisson:0", "poisson:-1", "poisson:x", "gamma:1", "gamma:1,-1", "burst:5",
-     "burst:5,0", "trace:", "uniform:3"],
+     "burst:5,0", "trace:", "uniform:3", "closed:inf", "poisson:inf", "poisson:nan", "gamma:1,inf", "burst:1,inf"],
 )  # fmt: skip
 def test_other_forms_are_refused_with_all_that_there_are(text: str) -> None:
     with pytest.raises(BadRequest, match=r"closed:STREAMS, poisson:RATE.* trace:FILE, not") as refused:

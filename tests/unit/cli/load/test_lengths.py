@@ -74,6 +74,13 @@ def test_a_table_that_is_not_there_is_named() -> None:
         parse_lengths("table:/nowhere/x.csv", "--prompt-tokens")
 
 
+def test_a_table_that_is_no_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.csv"
+    path.write_bytes(b"\xff\xfe1\x00")
+    with pytest.raises(BadRequest, match=r"lengths\.csv is no table"):
+        parse_lengths(f"table:{path}", "--prompt-tokens")
+
+
 def test_forms_are_read() -> None:
     assert parse_lengths("128", "p") == parse_lengths("fixed:128", "p") == FixedLength(128)
     assert parse_lengths("uniform:1,9", "p") == UniformLength(1, 9)
@@ -83,7 +90,8 @@ def test_forms_are_read() -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "0", "-1", "x", "uniform:5", "uniform:5,4", "uniform:0,4", "lognormal:0,1", "lognormal:9,-1",
-     "lognormal:9,1,0", "lognormal:9,1,5,5", "nan", "zipf:2"],
+     "lognormal:9,1,0", "lognormal:9,1,5,5", "nan", "zipf:2", "inf", "2.5", "uniform:1,inf", "uniform:1.5,4",
+     "lognormal:inf,1", "lognormal:9,inf", "lognormal:9,1,inf"],
 )  # fmt: skip
 def test_other_forms_are_refused_with_all_that_there_are(text: str) -> None:
     with pytest.raises(BadRequest, match=r"--output-tokens must be TOKENS, .* table:FILE, not") as refused:

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from stratos.cli.load.client.run import LoadProgress
+from stratos.cli.load.harness import conditions_of
 from stratos.cli.load.options import OPEN_LOOP_S, LoadOptions, run_plan_of
 from stratos.cli.load.progress import progress_line
 from stratos.cli.load.workload.arrivals import ClosedLoop
@@ -72,6 +73,7 @@ def test_tenants_of_a_file_send(tmp_path: Path) -> None:
         ({"requests": -1}, "--requests"),
         ({"duration": math.inf}, "--duration"),
         ({"trace_speed": 0.0}, "--trace-speed must be above 0"),
+        ({"think_s": math.nan}, "--think-s"),
         ({"vocab_size": 10}, "--vocab-size must be above 10"),
         ({"api": "responses"}, "--api must be"),
     ],
@@ -91,6 +93,24 @@ def test_other_prefixes_are_refused(text: str) -> None:
 def test_other_bodies_are_refused(text: str) -> None:
     with pytest.raises(BadRequest, match="--extra-body must be a JSON object"):
         LoadOptions(extra_body=text).target("http://x/v1")
+
+
+@pytest.mark.parametrize("url", ["ftp://x/v1", "http://", "http:///v1", "http://x:port/v1", "https://x:99999/v1", "x"])
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(BadRequest, match="--url must be http:// or https:// with a host"):
+        LoadOptions().target(url)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"requests": 5}, {"duration": 9.0}, {"prompt_tokens": "9"}, {"output_tokens": "9"}, {"shared_prefixes": "1,64"},
+     {"turns": "2"}, {"think_s": 2.0}, {"warm_up": 3}, {"slo": "ttft=9"}, {"seed": 1}, {"trace_speed": 2.0},
+     {"api": "chat"}, {"ignore_eos": False}, {"models": ("m",)}, {"vocab_size": 99}],
+    ids=str,
+)  # fmt: skip
+def test_conditions_tell_what_made_a_run_another_one(changes: dict[str, Any]) -> None:
+    one, other = (conditions_of(options, "poisson:1", 0.0) for options in (LoadOptions(), LoadOptions(**changes)))
+    assert one != other
 
 
 def test_the_command_refuses_in_one_line() -> None:

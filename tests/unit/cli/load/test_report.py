@@ -82,7 +82,10 @@ def test_goodput_counts_requests_that_keep_every_promise() -> None:
     assert LatencyPromise(e2e_ms=100).is_kept(measured([0.05, 0.11])) is False
 
 
-@pytest.mark.parametrize("text", ["ttft", "ttft=", "ttft=0", "ttft=-1", "tpot=3", "ttft=400;itl=3", ","])
+@pytest.mark.parametrize(
+    "text",
+    ["ttft", "ttft=", "ttft=0", "ttft=-1", "tpot=3", "ttft=400;itl=3", ",", "ttft=nan", "itl=inf", "ttft=1,ttft=2"],
+)
 def test_other_promises_are_refused(text: str) -> None:
     with pytest.raises(BadRequest, match="--slo must be"):
         parse_slo(text)
@@ -158,3 +161,12 @@ def test_the_table_has_a_line_for_each_run_and_says_what_is_wrong() -> None:
     assert lines[2].startswith("closed:1")
     assert any(line.startswith("poisson:3: INVALID") for line in lines)
     assert "poisson:3: 1 x 503 full" in lines
+
+
+@pytest.mark.parametrize(("count", "is_said"), [(1, False), (2, True), (100, True), (101, False)])
+def test_the_table_says_where_p99_is_of_few_requests(count: int, is_said: bool) -> None:
+    """Between 100 values the 99th percentile is the last step but a hundredth; with one more it is a value."""
+    report = load_report(result(*(measured([0.1 + number / 1000]) for number in range(count))), None)
+    line = f"closed:1: p99 of TTFT and e2e lies between the two slowest of {count} requests"
+    assert (line in reports_text([("closed:1", report)])) == is_said
+    assert (report.all.ttft.p99 > 1e3 * (0.1 + (count - 2) / 1000)) == (is_said or count == 1)

@@ -33,6 +33,7 @@ def limit_of(space: SearchSpace, limit: float) -> tuple[Bracket, list[float]]:
     tried: list[float] = []
 
     async def is_borne(load: float) -> bool:
+        assert load not in tried, "each load is tried once"
         tried.append(load)
         return load <= limit
 
@@ -63,10 +64,18 @@ def test_the_ends_of_the_space_are_told() -> None:
     assert tried == [4, 8, 16, 32, 50]
 
 
-def measurement(arrivals: str, ttft_s: float, *, num_failed: int = 0, lag_s: float = 0.0) -> LoadMeasurement:
-    """A run of 100 requests with this TTFT."""
+def test_a_limit_of_few_requests_an_hour_is_found() -> None:
+    found, _ = limit_of(SearchSpace(least=0.001, most=1), 0.0045)
+    assert found.borne is not None
+    assert found.borne <= 0.0045 < 1.1 * found.borne
+
+
+def measurement(
+    arrivals: str, ttft_s: float, *, num_failed: int = 0, lag_s: float = 0.0, count: int = 100
+) -> LoadMeasurement:
+    """A run of so many requests with this TTFT."""
     session = PlannedSession(number=0, at_s=0.0, sender=Sender(), model="m", turns=(TURN,))
-    answers = [TimedAnswer(sent_s=lag_s, token_times_s=array("d", [ttft_s, ttft_s + 0.01])) for _ in range(100)]
+    answers = [TimedAnswer(sent_s=lag_s, token_times_s=array("d", [ttft_s, ttft_s + 0.01])) for _ in range(count)]
     for answer in answers[:num_failed]:
         answer.failure = "503 full"
     found = [MeasuredRequest(session=session, turn=TURN, intended_s=0.0, answer=answer) for answer in answers]
@@ -127,6 +136,22 @@ def test_a_client_that_cannot_send_more_is_the_limit_and_says_so() -> None:
     assert found.sentence().endswith("the client could not send them")
 
 
+def test_a_client_that_cannot_send_the_least_load_says_nothing_of_the_server() -> None:
+    found = found_by(lambda arrivals: measurement(arrivals, 0.3, lag_s=0.2), has_promise=True)
+    assert found.is_client_limit
+    assert found.sentence() == "not even 1 requests/s keep the promise: the client could not send them"
+
+
+def test_a_run_that_sent_nothing_ends_a_search() -> None:
+    """By chance a low rate has no arrival in its time; that is no load that is not borne."""
+
+    def measure(arrivals: str) -> LoadMeasurement:
+        return measurement(arrivals, 0.1, count=0 if arrivals == "poisson:2" else 100)
+
+    with pytest.raises(BadRequest, match="poisson:2 sent no request"):
+        found_by(measure, has_promise=True)
+
+
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
@@ -135,6 +160,7 @@ def test_a_client_that_cannot_send_more_is_the_limit_and_says_so() -> None:
         ({"mode": CAPACITY, "least": 9.0, "most": 8.0}, "--least"),
         ({"mode": CAPACITY, "share": 1.5}, "--kept-share"),
         ({"mode": BATCH, "least": 1.5}, "whole numbers"),
+        ({"mode": BATCH, "most": math.inf}, "--most, which has an end"),
     ],
 )
 def test_senseless_searches_are_refused(ask: dict[str, Any], message: str) -> None:

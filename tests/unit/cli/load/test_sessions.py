@@ -123,6 +123,7 @@ def test_tenants_are_read_and_their_keys_are_not_shown(tmp_path: Path) -> None:
         ('[{"name": "a", "key": "k"}, {"name": "b", "key": "k", "wieght": 1}]', "entry 2"),
         ('[{"name": "a", "key": 1}]', "key has a wrong type"),
         ('[{"name": "a", "key": "k", "weight": 0}]', "weight must be above 0"),
+        ('[{"name": "a", "key": "k", "weight": Infinity}]', "weight must be above 0"),
         ('[{"name": "a", "key": "k"}, {"name": "a", "key": "l"}]', "twice"),
     ],
 )
@@ -141,3 +142,5 @@ def test_models_are_read_with_their_weights() -> None:
     )
     with pytest.raises(BadRequest, match="above 0"):
         parse_models(["x=0"])
+    with pytest.raises(BadRequest, match="above 0"):
+        parse_models(["x=inf"])

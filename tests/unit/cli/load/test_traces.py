@@ -43,6 +43,8 @@ def replay(path: Path, *senders: str, speed: float = 1.0) -> Replay:
         ('{"timestamp": NaN, "input_length": 1, "output_length": 1}', "timestamp must be"),
         (GOOD | {"timestamp": 10, "input_length": 0}, "input_length must be"),
         (GOOD | {"timestamp": 10, "output_length": 1.5}, "output_length must be"),
+        (GOOD | {"timestamp": 10, "output_length": 1e300}, "output_length must be a whole number, at least 1 and at"),
+        ("[" * 100_000, "not JSON"),
         ({"timestamp": 10, "input_length": 4}, "output_length must be"),
         (GOOD | {"timestamp": 10, "hash_ids": [1, 2, 3]}, "3 hash_ids are more than 600 tokens have blocks"),
         (GOOD | {"timestamp": 10, "hash_ids": 7}, "hash_ids must be"),
@@ -77,6 +79,12 @@ def test_the_last_block_of_a_prompt_may_be_short(tmp_path: Path) -> None:
     session = next(replayed(replay(written(tmp_path, GOOD)), "1"))
     assert [segment.num_tokens for segment in session.turns[0].segments] == [512, 88]
     assert session.turns[0].num_output_tokens == 5
+
+
+def test_lengths_with_a_point_are_whole_numbers(tmp_path: Path) -> None:
+    row = GOOD | {"input_length": 600.0, "output_length": 5.0}
+    session = next(replayed(replay(written(tmp_path, row)), "1"))
+    assert len(token_ids(session.turns[0].segments, 4096)) == 600
 
 
 def test_rows_name_their_tenant_and_model_and_others_are_spread(tmp_path: Path) -> None:

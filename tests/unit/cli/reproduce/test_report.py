@@ -59,8 +59,9 @@ class RowMeasurements:
 
 def document(name: str, conditions: RowConditions, *, loaded: bool = False) -> dict[str, Any]:
     return {
-        "name": name, "title": name, "form": str(conditions.form), "seed": conditions.seed, "threads": 2,
-        "command": f"stratos reproduce {name}", "environment": {"cpu": "a cpu", "cores": 2, "commit": "abc"},
+        "name": name, "title": name, "form": str(conditions.form), "seed": conditions.seed,
+        "threads": conditions.threads, "command": f"stratos reproduce {name}",
+        "environment": {"cpu": "a cpu", "cores": 2, "commit": "abc"},
         "run": {"duration_s": 1.5, "cpu_s": 1.0, "foreign_share": 0.5, "loaded": loaded}, **RESULT.as_json(),
     }  # fmt: skip
 
@@ -89,7 +90,9 @@ def test_a_report_goes_on_with_the_rows_that_are_missing(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "changes", [{"seed": 1}, {"form": RowForm.FULL}, {"commit": "def"}, {"commit": "abc+"}, {"again": True}], ids=str
+    "changes",
+    [{"seed": 1}, {"threads": 4}, {"form": RowForm.FULL}, {"commit": "def"}, {"commit": "abc+"}, {"again": True}],
+    ids=str,
 )
 def test_rows_of_other_conditions_or_of_other_code_are_measured_again(tmp_path: Path, changes: dict[str, Any]) -> None:
     path = tmp_path / "reproduce.json"
@@ -107,6 +110,15 @@ def test_a_row_that_others_disturbed_is_measured_again(tmp_path: Path) -> None:
     paired = "exposed-handoff"
     report.put(document(paired, conditions, loaded=True))
     assert [report.has(name, conditions, "abc") for name in ("first", "second", paired)] == [False, True, True]
+
+
+@pytest.mark.parametrize("asked", ["", None])
+def test_a_row_of_code_without_a_commit_is_measured_again(tmp_path: Path, asked: str | None) -> None:
+    """Outside of a repository nothing tells whether the code is that of the row."""
+    report, conditions = ReportFile(tmp_path / "reproduce.json"), RowConditions()
+    found = document("first", conditions)
+    report.put(found | {"environment": found["environment"] | {"commit": ""}})
+    assert not report.has("first", conditions, asked)
 
 
 def test_a_call_that_is_stopped_in_the_middle_of_a_row_keeps_those_before_and_goes_on_there(tmp_path: Path) -> None:
@@ -148,6 +160,9 @@ def test_a_row_of_a_gpu_is_measured_here_or_taken_from_a_committed_report(tmp_pa
     said = run(report, elsewhere, of_gpus={"on-gpu": committed})[1]
     assert (elsewhere.names, said[-1]) == (["first", "second"], "on-gpu: of gpu-a.json, measured on one a GPU")
     assert report.rows["on-gpu"] == committed
+    later = RowMeasurements()
+    run(report, later, of_gpus=None, commit=None)
+    assert later.names == ["on-gpu"], "a GPU that is here measures what a committed file had answered"
 
 
 def test_a_file_that_is_no_report_is_refused(tmp_path: Path) -> None:
@@ -169,7 +184,7 @@ def test_the_page_is_one_file_that_fetches_nothing() -> None:
 
 
 def test_markdown_has_verdicts_commands_and_where_figures_come_from() -> None:
-    text = markdown_report(ROWS, {"first": document("first", RowConditions(), loaded=True)})
+    text = markdown_report(ROWS, {"first": document("first", RowConditions(threads=2), loaded=True)})
     assert "| 9.9 | a claim / <b> | 2 |  | 3.5 (gain, measured; two runs) | measured above |" in text
     assert "`stratos reproduce first`: short form, seed 0, 2 threads, 1.5 s on 2 cores of a cpu, commit abc" in text
     assert "others took 50% of the machine" in text
@@ -181,6 +196,9 @@ def test_a_figure_of_a_gpu_names_it() -> None:
     where = {"gpu": "NVIDIA H100", "driver": "580", "torch": "2.11", "utc": "2026-11-26", "commit": "abc"}
     text = markdown_report(ROWS, {"on-gpu": document("on-gpu", RowConditions()) | {"environment": where}})
     assert "1.5 s on one NVIDIA H100, driver 580, torch 2.11, 2026-11-26, commit abc" in text
+    assert "read from" not in text
+    committed = document("on-gpu", RowConditions()) | {"environment": where | {"file": "gpu-a.json"}}
+    assert "commit abc, read from gpu-a.json." in markdown_report(ROWS, {"on-gpu": committed})
 
 
 def test_all_files_are_written(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,4 +37,6 @@ def read_evaluation(text: str) -> tuple[float, Mapping[str, float]]:
         ) from error
     if not kept:
         raise BadRequest(f"{FLAG} {text}: it has no text of its own", param=FLAG)
+    if not all(0 <= quality < math.inf for quality in kept.values()):
+        raise BadRequest(f"{FLAG} {text}: a score is no number of 0 or more", param=FLAG)
     return number(FLAG, billions), kept

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from stratos.calculators.bounds import above_zero
 from stratos.calculators.hardware.devices import DeviceSpec, find_device
 from stratos.calculators.speed.batch import optimal_batch_size
 from stratos.calculators.speed.choice import GpuAsk, choose_devices
@@ -69,10 +70,27 @@ def replicas(*, make: Callable[..., ReplicasAsk], as_json: JsonOption = False, h
 
 
 def _sweep(path: Path | None) -> Mapping[int, float]:
-    """Output tokens per second by streams; fields as `vllm bench serve` names them."""
+    """Output tokens per second by streams; fields as `vllm bench serve` names them.
+
+    Raises:
+        BadRequest: no such file; a run that is no closed loop, as its most open requests are no batch; or one that
+            measured its client.
+    """
     try:
         rows = [] if path is None else json.loads(path.read_text(encoding="utf-8"))
-        return {int(row["max_concurrent_requests"]): float(row["output_throughput"]) for row in rows}
-    except (OSError, TypeError, KeyError, ValueError) as error:
+        found = {int(row["max_concurrent_requests"]): float(row["output_throughput"]) for row in rows}
+        is_fit = all(_is_fit(row) for row in rows)
+    except (OSError, TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
         message = f"--measured {path}: it must be a list whose rows have max_concurrent_requests and output_throughput"
         raise BadRequest(message, param="--measured") from error
+    if not is_fit:
+        message = f"--measured {path}: a run is no closed loop, or its client was the bottleneck"
+        raise BadRequest(message, param="--measured")
+    for value in (*found, *found.values()):
+        above_zero(**{"--measured": value})
+    return found
+
+
+def _is_fit(row: Mapping[str, Any]) -> bool:
+    is_closed: bool = row.get("arrivals", "closed").startswith("closed")
+    return is_closed and bool(row.get("client", {}).get("is_valid", True))

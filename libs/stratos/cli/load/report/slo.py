@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from stratos.cli.load.measured import MeasuredRequest
@@ -33,13 +34,15 @@ def parse_slo(text: str) -> LatencyPromise | None:
     """Read ``--slo``; empty is none. Raises ``BadRequest``."""
     if not text:
         return None
-    promised: dict[str, float] = {}
-    for part in text.split(","):
+    parts, promised = text.split(","), dict[str, float]()
+    for part in parts:
         name, _, value = part.strip().partition("=")
         try:
             promised[f"{name}_ms"] = float(value)
         except ValueError:
             raise BadRequest(f"--slo must be {_FORM}, not {text!r}", param="--slo") from None
-    if not promised.keys() <= set(LatencyPromise.__dataclass_fields__) or min(promised.values()) <= 0:
+    is_known = promised.keys() <= set(LatencyPromise.__dataclass_fields__)
+    is_form = is_known and len(promised) == len(parts) and all(0 < ms < math.inf for ms in promised.values())
+    if not is_form:
         raise BadRequest(f"--slo must be {_FORM}, not {text!r}", param="--slo")
     return LatencyPromise(**promised)

@@ -10,6 +10,8 @@ from stratos.cli.load.report.summary import LoadFigures, LoadReport
 
 _TITLES = ("", "requests/s", "good/s", "tokens/s", "failed", "TTFT p50", "p95", "p99", "ITL p50", "p95", "p99",
            "e2e p50", "p95", "p99")  # fmt: skip
+FEW = 100
+"""Up to so many requests p99 lies between the two slowest."""
 
 
 def reports_text(reports: Sequence[tuple[str, LoadReport]]) -> str:
@@ -25,6 +27,7 @@ def reports_text(reports: Sequence[tuple[str, LoadReport]]) -> str:
             rows += [_row(f"  {key or '-'}", part) for key, part in parts.items()]
     lines = _aligned(rows)
     for name, report in reports:
+        lines += [f"{name}: {line}" for line in _few_lines(report.all)]
         lines += [f"{name}: {count} x {reason}" for reason, count in report.refusals.items()]
         lines += [f"{name}: {line}" for line in _client_lines(report.client)]
     return "\n".join(lines)
@@ -39,6 +42,11 @@ def _row(name: str, figures: LoadFigures) -> tuple[str, ...]:
 
 def _three(found: Distribution) -> Iterable[str]:
     return (f"{value:.1f}" for value in (found.p50, found.p95, found.p99)) if found.count else ("-", "-", "-")
+
+
+def _few_lines(figures: LoadFigures) -> list[str]:
+    count = figures.num_completed
+    return [f"p99 of TTFT and e2e lies between the two slowest of {count} requests"] if 1 < count <= FEW else []
 
 
 def _client_lines(client: ClientVerdict) -> list[str]:

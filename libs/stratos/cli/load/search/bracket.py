@@ -54,4 +54,4 @@ def _next_load(space: SearchSpace, borne: float | None, not_borne: float | None)
         return None if borne >= space.most else min(2 * borne, space.most)
     if space.is_whole:
         return None if not_borne - borne <= 1 else float((int(borne) + int(not_borne)) // 2)
-    return None if not_borne / borne < space.ratio else round(math.sqrt(borne * not_borne), 3)
+    return None if not_borne / borne < space.ratio else float(f"{math.sqrt(borne * not_borne):.4g}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -40,8 +41,9 @@ class SearchAsk:
         """Refuse what makes no sense."""
         if self.mode is SearchMode.BATCH and not self.has_promise:
             raise BadRequest("--find batch looks for a promise to be kept: give --slo", param="--slo")
-        if not 0 < self.least <= self.most or not 0 < self.share <= 1:
-            raise BadRequest("a search needs 0 < --least <= --most and 0 < --kept-share <= 1", param="--least")
+        if not 0 < self.least <= self.most < math.inf or not 0 < self.share <= 1:
+            text = "a search needs 0 < --least <= --most, which has an end, and 0 < --kept-share <= 1"
+            raise BadRequest(text, param="--least")
         if self.mode is SearchMode.BATCH and (self.least != int(self.least) or self.most != int(self.most)):
             raise BadRequest("--find batch needs whole numbers as --least and --most", param="--least")
 
@@ -77,12 +79,12 @@ class SearchResult:
         """The result in words."""
         unit = "streams" if self.ask.mode is SearchMode.BATCH else "requests/s"
         what = "keep the promise" if self.ask.has_promise else "are below the knee"
+        why = ": the client could not send them" if self.is_client_limit else ""
         if self.bracket.borne is None:
-            return f"not even {self.ask.least:g} {unit} {what}"
+            return f"not even {self.ask.least:g} {unit} {what}{why}"
         found = f"{self.bracket.borne:g} {unit} {what}"
         if self.bracket.not_borne is None:
             return f"{found}; no more were tried"
-        why = ": the client could not send them" if self.is_client_limit else ""
         return f"{found}, {self.bracket.not_borne:g} do not{why}"
 
 
@@ -92,6 +94,9 @@ async def search(ask: SearchAsk, measure: Callable[[str], Awaitable[LoadMeasurem
     Args:
         ask: what is looked for.
         measure: makes one run with these ``--arrivals``.
+
+    Raises:
+        BadRequest: a run sent no request, so it says nothing.
     """
     criterion = KeepsPromise(ask.share) if ask.has_promise else BelowKnee()
     runs: list[LoadMeasurement] = []
@@ -100,6 +105,8 @@ async def search(ask: SearchAsk, measure: Callable[[str], Awaitable[LoadMeasurem
 
     async def is_borne(load: float) -> bool:
         run = await measure(ask.arrivals(load))
+        if not run.result.requests:
+            raise BadRequest(f"{run.arrivals} sent no request: raise --duration or --least", param="--duration")
         # What the client could not send says nothing about the server, so nothing above it can be found either.
         is_valid = run.report.client.is_valid
         if not is_valid:

@@ -20,6 +20,8 @@ from stratos.common.errors import BadRequest
 BLOCK_TOKENS = 512
 MAX_LINE = 1 << 20
 """Characters; a prompt of 10 M tokens has 20,000 hash ids."""
+MAX_TOKENS = 10_000_000
+"""Tokens of a prompt, or of an answer."""
 _FIELDS = {"timestamp", "input_length", "output_length", "hash_ids", "tenant", "model", "type"}
 
 
@@ -119,7 +121,7 @@ def _lines(file: TextIO, path: Path) -> Iterator[tuple[int, str]]:
 def _row(line: str, path: Path, number: int, tenants: Container[str] | None) -> TraceRow:
     try:
         content = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _refused(path, number, "not JSON") from None
     fault = _fault(content)
     if not fault and tenants is not None and content.get("tenant", "") and content["tenant"] not in tenants:
@@ -128,8 +130,8 @@ def _row(line: str, path: Path, number: int, tenants: Container[str] | None) -> 
         raise _refused(path, number, fault)
     return TraceRow(
         timestamp_ms=content["timestamp"],
-        num_prompt_tokens=content["input_length"],
-        num_output_tokens=content["output_length"],
+        num_prompt_tokens=int(content["input_length"]),
+        num_output_tokens=int(content["output_length"]),
         hash_ids=tuple(content.get("hash_ids", ())),
         tenant=content.get("tenant", ""),
         model=content.get("model", ""),
@@ -144,8 +146,9 @@ def _fault(content: Any) -> str:
     if not _is_number(content.get("timestamp")) or content["timestamp"] < 0:
         return "timestamp must be a number of milliseconds, at least 0"
     for name in ("input_length", "output_length"):
-        if not _is_number(content.get(name)) or content[name] != int(content[name]) or content[name] < 1:
-            return f"{name} must be a whole number, at least 1"
+        value: Any = content.get(name)
+        if not _is_number(value) or value != int(value) or not 1 <= value <= MAX_TOKENS:
+            return f"{name} must be a whole number, at least 1 and at most {MAX_TOKENS:,}"
     return _optional_fault(content)
 
 

@@ -7,6 +7,7 @@ sends when an earlier answer has ended: it slows down with the server, so it mea
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,9 +105,12 @@ def parse_arrivals(text: str) -> ClosedLoop | TraceArrivals | GammaArrivals | Bu
 
 def _numbers(text: str, rest: str) -> list[float]:
     try:
-        return [float(number) for number in rest.split(",")]
+        found = [float(number) for number in rest.split(",")]
     except ValueError:
         raise _refused(text) from None
+    if not all(map(math.isfinite, found)):
+        raise _refused(text)
+    return found
 
 
 def _refused(text: str) -> BadRequest:

@@ -96,10 +96,12 @@ def parse_lengths(text: str, param: str) -> Lengths:
 
 
 def _of_numbers(kind: str, numbers: list[float]) -> Lengths | None:
+    if not all(map(math.isfinite, numbers)):
+        return None
     match kind, numbers:
-        case "fixed", [count] if count >= 1:
+        case "fixed", [count] if count >= 1 and count == int(count):
             return FixedLength(int(count))
-        case "uniform", [least, most] if 1 <= least <= most:
+        case "uniform", [least, most] if 1 <= least <= most and (least, most) == (int(least), int(most)):
             return UniformLength(int(least), int(most))
         case "lognormal", [median, sigma, *most] if (
             median >= 1 and sigma >= 0 and len(most) < 2 and min(most, default=1) >= 1
@@ -116,6 +118,8 @@ def _table(path: Path, param: str) -> TableLength:
             rows += (_table_row(path, reader.line_num, row, param) for row in reader if row and row[0][:1] != "#")
     except OSError as error:
         raise BadRequest(f"{path} cannot be read: {error.strerror}", param=param) from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise BadRequest(f"{path} is no table: {error}", param=param) from None
     if not sum(weight for _, weight in rows):
         raise BadRequest(f"{path} has no length with a weight", param=param)
     lengths, weights = zip(*rows, strict=True)

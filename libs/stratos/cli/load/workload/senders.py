@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,7 +66,7 @@ def _sender(path: Path, number: int, entry: Any) -> Sender:
     for name, value in entry.items():
         if not isinstance(value, _FIELDS[name]) or isinstance(value, bool):  # type: ignore[arg-type]
             raise BadRequest(f"{where}: {name} has a wrong type", param="--tenants")
-    if entry.get("weight", 1) <= 0:
+    if not 0 < entry.get("weight", 1) < math.inf:
         raise BadRequest(f"{where}: weight must be above 0", param="--tenants")
     return Sender(
         name=entry["name"], key=entry["key"], class_name=entry.get("class", ""), weight=float(entry.get("weight", 1))
@@ -85,7 +86,7 @@ def _model(text: str) -> WeightedModel:
         found = WeightedModel(name, float(weight))
     except ValueError:
         return WeightedModel(text)
-    if not name or found.weight <= 0:
+    if not (name and 0 < found.weight < math.inf):
         raise BadRequest(f"--model {text!r}: a name and a weight above 0 are needed", param="--model")
     return found
 

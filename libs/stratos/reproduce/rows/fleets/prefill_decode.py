@@ -31,6 +31,7 @@ TOKEN_BYTES, LINK_BYTES_PER_S = 131_072, 12.5e9
 TTFT_S, TPOT_S, KEPT_SHARE = 1.0, 0.040, 0.9
 """The promise: first token, mean time between the others, and the share of the requests that must have both."""
 LEAST_RATE, MOST_RATE = 4.0, 20.0
+"""Ends of the range that is searched; an arrangement that is borne at the upper one may bear more."""
 HERE = StepCosts()
 COMPUTED_ELSEWHERE = replace(HERE, prompt_token_s=0.0)
 
@@ -101,18 +102,12 @@ POOLS = tuple(arm for arm in ARMS if arm.startswith("one pool"))
 def measure(conditions: RowConditions) -> RowResult:
     """The most load of each arrangement, and all of them at the best pool's."""
     num_requests, rounds = conditions.sized(smoke=(8, 1), short=(120, 6), full=(480, 8))
-    rates = {arm: _most_rate(serve, num_requests, rounds, conditions.seed) for arm, serve in ARMS.items()}
-    best_pool = max(POOLS, key=rates.__getitem__)
-    best_apart = max((arm for arm in ARMS if arm not in POOLS), key=rates.__getitem__)
-    base = rates[best_pool]
+    rates = {arm: most_rate(serve, num_requests, rounds, conditions.seed) for arm, serve in ARMS.items()}
+    base = max(rates[arm] for arm in POOLS) or LEAST_RATE
     return RowResult(
         answers=[
             ClaimAnswer(
-                claim=between("1.7", "prompts and answers apart: 20-40 % more", 0.2, 0.4),
-                own=OwnFigure(
-                    name="gain", value=rates[best_apart] / base - 1, kind=FigureKind.SIMULATED,
-                    how=f"{best_apart} against {best_pool}, load at which {KEPT_SHARE:.0%} keep the promise",
-                ),
+                claim=between("1.7", "prompts and answers apart: 20-40 % more", 0.2, 0.4), own=own_gain(rates)
             )
         ],
         tables=[
@@ -132,20 +127,42 @@ def measure(conditions: RowConditions) -> RowResult:
         notes=[
             f"The promise: first token within {TTFT_S:g} s, {1e3 * TPOT_S:g} ms between the others, for "
             f"{KEPT_SHARE:.0%} of {num_requests} requests; prompts of {LEAST_PROMPT} to {MOST_PROMPT} tokens, answers "
-            f"of {LEAST_OUTPUT} to {MOST_OUTPUT}."
+            f"of {LEAST_OUTPUT} to {MOST_OUTPUT}.",
+            f"Rates from {LEAST_RATE:g} to {MOST_RATE:g} requests/s were tried; 0 is not even the least of them.",
         ],
     )  # fmt: skip
 
 
-def _most_rate(serve: Serve, num_requests: int, rounds: int, seed: int) -> float:
-    """The rate up to which the promise holds, by halving a range whose ends have a constant ratio."""
+def own_gain(rates: Mapping[str, float]) -> OwnFigure | None:
+    """Gain of the best arrangement apart over the best pool; ``None`` where one of them lies at an end of the range."""
+    best_pool = max(POOLS, key=rates.__getitem__)
+    best_apart = max((arm for arm in rates if arm not in POOLS), key=rates.__getitem__)
+    if not all(0 < rates[arm] < MOST_RATE for arm in (best_pool, best_apart)):
+        return None
+    return OwnFigure(
+        name="gain", value=rates[best_apart] / rates[best_pool] - 1, kind=FigureKind.SIMULATED,
+        how=f"{best_apart} against {best_pool}, load at which {KEPT_SHARE:.0%} keep the promise",
+    )  # fmt: skip
+
+
+def most_rate(serve: Serve, num_requests: int, rounds: int, seed: int) -> float:
+    """The rate up to which the promise holds, by halving a range whose ends have a constant ratio.
+
+    Returns:
+        0 where it does not hold at the least rate, and the most of the range where it holds there.
+    """
+
+    def is_kept(rate: float) -> bool:
+        return _kept_share(serve(_asks(num_requests, rate, seed))) >= KEPT_SHARE
+
     low, high = LEAST_RATE, MOST_RATE
+    if is_kept(high):
+        return high
+    if not is_kept(low):
+        return 0.0
     for _ in range(rounds):
         middle = (low * high) ** 0.5
-        if _kept_share(serve(_asks(num_requests, middle, seed))) >= KEPT_SHARE:
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if is_kept(middle) else (low, middle)
     return low
 
 

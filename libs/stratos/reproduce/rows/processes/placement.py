@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from stratos.calculators.memory.kv import KvAsk, estimate_kv
 from stratos.calculators.models.known import find_shape
-from stratos.reproduce.load.driving import percent_point
+from stratos.reproduce.load.driving import few_notes, percent_point
 from stratos.reproduce.load.local_platform import Platform, running_platform
 from stratos.reproduce.record.answer import ClaimAnswer, FigureKind, OwnFigure
 from stratos.reproduce.record.claim import between
@@ -89,7 +89,7 @@ def measure(conditions: RowConditions) -> RowResult:
                 kind=FigureKind.MEASURED, columns=COLUMNS, rows=[one.row(name, plain) for name, one in found.items()],
             )
         ],
-        notes=[f"A worker's KV holds {round(KEPT_SHARE * documents)} of {documents} documents."],
+        notes=[f"A worker's KV holds {round(KEPT_SHARE * documents)} of {documents} documents.", *few_notes(count)],
     )  # fmt: skip
 
 
