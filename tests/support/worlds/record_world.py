@@ -111,5 +111,6 @@ def sealed(plain: bytes, place: str) -> bytes:
     return base64.b64encode(seal(KEY, plain, place.encode()))
 
 
-def note(stream: OwnedStream, token_id: int) -> None:
-    stream.note(ChoiceChunk(0, "", [token_id], [], None, is_first=False))
+def note(stream: OwnedStream, *ids: int) -> None:
+    """A token, or several that come at once, which blocks alone have."""
+    stream.note(ChoiceChunk(0, "", list(ids), [], None, is_first=False))

@@ -4,8 +4,9 @@ Meta of a stream, as JSON: s state (open, done, cancelled, failed), o owner ("" 
 up; a cancelled one keeps its last), e epoch, l end of the lease in milliseconds, f fingerprint of the request's body, n
 number of blocks, b bytes of all its fields; w gateway that wrote the newest block, whose frames have what came since,
 t its number in them, wn number of blocks then, wf turn of the newest frame, which the block has all of, wm the gateway
-once more where its frames are named by their turns; and of one without a client q, the milliseconds that it is kept
-while it is open.  Gateways of the version before write blocks without wm, and each frame in one of 16 places.
+once more where its frames are named by their turns; p pieces in all blocks, and pn number of blocks then; and of one
+without a client q, the milliseconds that it is kept while it is open.  Gateways of older versions write blocks without
+wm, and each frame in one of 16 places, or without p and pn.
 
 Of one that has texts in the object store ``spill_scripts`` has more.
 
@@ -77,11 +78,17 @@ local function put(keys, id, meta, field, text)
   meta.b = meta.b + #text - before
   add_bytes(keys, #text - before)
 end
-local function put_block(keys, id, meta, block, text, owner, number)
-  if block < 0 then return end
+-- A call that comes late puts nothing; false where Redis has lost pieces that were written before.
+local function put_block(keys, id, meta, block, text, owner, number, before, pieces)
+  local known = meta.pn == meta.n and meta.p
+  if block < 0 then return not known or pieces <= known end
+  if block < meta.n - 1 or (block == meta.n - 1 and known and pieces < known) then return true end
+  if block > meta.n or (block == meta.n and known and before ~= known) then return false end
   put(keys, id, meta, block, text)
   meta.n = math.max(meta.n, block + 1)
   meta.w, meta.t, meta.wn, meta.wf, meta.wm = owner, number, meta.n, last_turn(keys, owner), owner
+  meta.p, meta.pn = pieces, meta.n
+  return true
 end
 """
 
@@ -89,7 +96,8 @@ end
 # gateway, milliseconds of a lease, milliseconds that it is kept, fingerprint or "", sealed head or "" to make none,
 # first block that is wanted, 1 where a stream without a living owner may be taken, most bytes, most streams,
 # milliseconds that one without a client is kept while it is open (0 for others), most of those, tenant, bytes over
-# which texts move at once (0 where none ever do), milliseconds after which it is looked in any case.
+# which texts move at once (0 where none ever do), milliseconds after which it is looked in any case, 1 where the head
+# is wanted.
 # Answers {what, epoch, head, end, gateway of the frames, number in them, turns of the first and of the last that go on
 # from the newest block, 1 where those are named by their turns, JSON of where texts were moved or "", block, ...}.
 OPEN = (
@@ -136,7 +144,8 @@ if what == 'taken' then
   keep(KEYS)
 end
 local function text(field) return redis.call('HGET', KEYS[1], id .. '/' .. field) or '' end
-local found = {what, meta.e, text('h'), text('d'), writer, number, from, last, meta.wm == writer and 1 or 0,
+local head = ARGV[16] == '1' and text('h') or ''
+local found = {what, meta.e, head, text('d'), writer, number, from, last, meta.wm == writer and 1 or 0,
   meta.x and cjson.encode(meta.x) or ''}
 for block = first, meta.n - 1 do
   table.insert(found, text(block))
@@ -148,18 +157,19 @@ return found
 # KEYS: those of each tenant in turn. ARGV: gateway, milliseconds of a lease, milliseconds that streams
 # are kept, and one JSON of a list for each stream, as many arguments cost the gateway several times that: place of its
 # tenant from 0, id, epoch, number of its block or -1, text of that block, what follows ("" go on, "d" done, "r" given
-# up), text of the end, or of where it runs, number of the stream in frames of this gateway. Another JSON has the
-# frames: place of the tenant, turn, text or "", fields of frames that nothing needs any more. A third one has streams
-# whose lease alone is renewed: place of the tenant, ids and epochs with blanks between. Answers a letter for each
-# stream (ok, fenced, cancelled, gone) and the ids of streams of these tenants that the gateway has lost, each after a
-# blank.
+# up), text of the end, or of where it runs, number of the stream in frames of this gateway, pieces before its newest
+# block and with it. Another JSON has the frames: place of the tenant, turn, text or "", fields of frames that nothing
+# needs any more. A third one has streams whose lease alone is renewed: place of the tenant, ids and epochs with blanks
+# between. Answers a letter for each stream (ok, fenced, cancelled, gone) and the ids of streams of these tenants that
+# the gateway has lost, each after a blank. A stream is gone, too, where Redis has lost pieces of it: it is given up, so
+# who takes it over goes on from what is left.
 WRITE = (
     HEAD
     + """
 local owner, lease, ttl, found = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), {}
 local function keys_of(place) return {unpack(KEYS, 6 * place + 1, 6 * place + 6)} end
 for _, row in ipairs(cjson.decode(ARGV[4])) do
-  local place, id, epoch, block, text, ends, last, number = unpack(row)
+  local place, id, epoch, block, text, ends, last, number, before, pieces = unpack(row)
   local keys = keys_of(place)
   local meta, what = living(keys, id), 'o'
   if not meta then
@@ -167,15 +177,16 @@ for _, row in ipairs(cjson.decode(ARGV[4])) do
   elseif meta.s == 'cancelled' then
     what = 'c'
     if meta.o == owner and meta.e == epoch then
-      put_block(keys, id, meta, block, text, owner, number)  -- what came before it was told
+      put_block(keys, id, meta, block, text, owner, number, before, pieces)  -- what came before it was told
       save(keys, id, meta, ttl)
     end
   elseif meta.s ~= 'open' or meta.o ~= owner or meta.e ~= epoch then
     what = 'f'
   else
-    put_block(keys, id, meta, block, text, owner, number)
     meta.l = now + lease
-    if ends == 'd' then
+    if not put_block(keys, id, meta, block, text, owner, number, before, pieces) then
+      what, meta.o = 'g', ''
+    elseif ends == 'd' then
       meta.s, meta.o = 'done', ''
       put(keys, id, meta, 'd', last)
     else
@@ -284,12 +295,12 @@ return 1
 """
 )
 
-# ARGV: id. Answers 1 where there was one.
+# ARGV: id, gateway, epoch in which it is removed only if that gateway has it, 0 for any. Answers 1 where there was one.
 DROP = (
     HEAD
     + """
 local meta = living(KEYS, ARGV[1])
-if not meta then return 0 end
+if not meta or (ARGV[3] ~= '0' and (meta.o ~= ARGV[2] or meta.e ~= tonumber(ARGV[3]))) then return 0 end
 drop(KEYS, ARGV[1])
 return 1
 """

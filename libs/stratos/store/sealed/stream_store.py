@@ -134,6 +134,8 @@ class StreamWrite:
     content: bytes = b""
     number: int = 0
     """Number of the stream in frames of this gateway, which go on behind the block."""
+    pieces: tuple[int, int] = (0, 0)
+    """Pieces before its newest block, and with it: so none is missing between two blocks."""
     ends: str = ""
     """"d" done, "r" given up."""
     end: bytes = b""
@@ -247,8 +249,7 @@ class StreamStore:
             turns = FrameTurns(ask.tenant_id, writer, first, last, is_by_turn=bool(is_by_turn))
             with translate_redis_errors():
                 tail = await self._frames.tail(key, self.keys(ask.tenant_id)[-1], turns, number_there)
-        numbers = range(ask.first_block, ask.first_block + len(blocks))
-        texts = {"h": head, "d": end} | {str(number): text for number, text in zip(numbers, blocks, strict=True)}
+        texts = {"h": head, "d": end} | {str(number): text for number, text in enumerate(blocks, ask.first_block)}
         if moved:
             texts |= await self._read_moved(key, ask, Found(what), texts, moved)
 
@@ -260,7 +261,7 @@ class StreamStore:
             epoch=int(epoch),
             head=opened("h"),
             end=opened("d"),
-            blocks=[opened(str(number)) for number in numbers],
+            blocks=[opened(str(number)) for number in range(ask.first_block, ask.first_block + len(blocks))],
             tail=tail,
             number=next(self._numbers),
             seen=(writer, last),
@@ -274,7 +275,7 @@ class StreamStore:
             ask.stream_id, self._owner, self._lease_ms, self._kept_ms, ask.fingerprint, head, ask.first_block,
             int(ask.may_take), bounds.tenant_bytes, bounds.tenant_streams,
             int(bounds.queued_s * 1000) + self._kept_ms if ask.is_queued else 0, bounds.tenant_queued, ask.tenant_id,
-            bounds.spill_bytes, int(bounds.spill_look_s * 1000),
+            bounds.spill_bytes, int(bounds.spill_look_s * 1000), int(ask.wants_head),
         ]  # fmt: skip
 
     async def _read_moved(
@@ -301,8 +302,7 @@ class StreamStore:
     ) -> tuple[list[WriteOutcome], list[str]]:
         """News of many streams in one call; what came of each, and ids of streams that others have taken or ended.
 
-        Of the latter, those are told whose lease alone was to be renewed, and as many as there are among the tenants
-        of the frames.
+        Told of the latter are those whose lease alone was to be renewed, and all among the tenants of the frames.
 
         Args:
             writes: of streams, with their leases.
@@ -333,11 +333,11 @@ class StreamStore:
         """A write as the script takes it."""
         stream_id, place, cipher = write.stream_id, tenant.place, tenant.cipher
         if cipher is None:  # the tenant is being deleted: its record goes with it
-            return place, stream_id, -1, -1, "", "", "", 0
+            return place, stream_id, -1, -1, "", "", "", 0, 0, 0
         head = f"{write.tenant_id}/{stream_id}/"
         content = sealed_by(cipher, write.content, f"{head}{write.block}") if write.block >= 0 else ""
         end = sealed_by(cipher, write.end, f"{head}d") if write.end else ""
-        return place, stream_id, write.epoch, write.block, content, write.ends, end, write.number
+        return place, stream_id, write.epoch, write.block, content, write.ends, end, write.number, *write.pieces
 
     def _tenant(self, tenants: dict[str, _TenantOfCall], tenant_id: str) -> _TenantOfCall:
         """A tenant among those of a call, as it was in the call before where its key is the same."""
@@ -381,10 +381,10 @@ class StreamStore:
         with translate_redis_errors():
             return bool(await self._fail(self.keys(tenant_id), [stream_id, self._owner, self._kept_ms, text]))
 
-    async def drop(self, tenant_id: str, stream_id: str) -> bool:
-        """Remove a record; whether there was one."""
+    async def drop(self, tenant_id: str, stream_id: str, epoch: int = 0) -> bool:
+        """Remove a record, with an epoch only if this gateway owns it in that one; whether there was one."""
         with translate_redis_errors():
-            return bool(await self._drop(self.keys(tenant_id), [stream_id]))
+            return bool(await self._drop(self.keys(tenant_id), [stream_id, self._owner, epoch]))
 
     async def forget(self, tenant_id: str) -> None:
         """Remove all records of a tenant that is deleted."""

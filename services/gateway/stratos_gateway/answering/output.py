@@ -130,6 +130,10 @@ class StandingOutput(ChunkOutput):
         """Nothing runs that could be ended."""
 
 
+class NothingLeft(StandingOutput):
+    """Output for a client that comes back and has everything: it is told so, and not to come again."""
+
+
 class AnswerCheck(Protocol):
     """A look at an answer before its client is told of its end."""
 

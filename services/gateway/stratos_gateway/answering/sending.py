@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from http import HTTPStatus
 from types import TracebackType
 
+from starlette.responses import Response
+
 from stratos.common.errors import StratosError
-from stratos_gateway.answering.output import ChunkOutput, Chunks, TakeChunks
+from stratos_gateway.answering.output import ChunkOutput, Chunks, NothingLeft, TakeChunks
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
 from stratos_gateway.answering.whole import send_whole
 from stratos_gateway.http.body import OrjsonResponse
@@ -31,6 +34,8 @@ class ChunkSender:
 
     async def send(self, request: ClientRequest[PreparedGeneration], output: ChunkOutput) -> None:
         """Write an answer to the client, as its tenant's content policy lets it out."""
+        if isinstance(output, NothingLeft):
+            return await send_whole(request, Response(status_code=HTTPStatus.NO_CONTENT))
         chunks = output if request.screen is None else request.screen.shown(output)
         if request.prepared.options.stream:
             await self._send_stream(request, output, chunks)

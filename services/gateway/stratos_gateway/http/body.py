@@ -139,7 +139,8 @@ async def _read(request: Request, max_bytes: int) -> bytes:
         size += len(parts[-1])
         too_large, has_more = size > max_bytes, message.get("more_body", False)
     if too_large:
-        await _discard(request, 4 * max_bytes)
+        if has_more:
+            await _discard(request, 4 * max_bytes)
         raise RequestTooLarge(f"the body is larger than {max_bytes} bytes")
     return b"".join(parts)
 

@@ -90,5 +90,5 @@ def _num_taken(request: ClientRequest[Any]) -> int:
     """Tokens that the request took; the platform's failure is not the tenant's use, beyond what came of it."""
     output = request.output
     if is_platform_failure(request.error):
-        return 0 if output is None else output.usage.num_output_tokens
+        return 0 if output is None else min(output.usage.num_output_tokens, output.num_limited_tokens)
     return request.num_claimed_tokens if output is None else output.num_limited_tokens

@@ -17,7 +17,7 @@ from typing import Protocol
 from redis.exceptions import RedisError
 
 from stratos.common.clock import Clock
-from stratos.common.errors import DependencyDown, StreamCancelled, StreamMoved
+from stratos.common.errors import DependencyDown, StreamCancelled, StreamGone, StreamMoved
 from stratos.store.sealed.stream_frames import StreamFrame
 from stratos.store.sealed.stream_store import (
     StreamAsk,
@@ -66,8 +66,8 @@ class SealedStreams(Protocol):
         """End a stream for good; its state before."""
         ...
 
-    async def drop(self, tenant_id: str, stream_id: str) -> bool:
-        """Remove a record; whether there was one."""
+    async def drop(self, tenant_id: str, stream_id: str, epoch: int = ...) -> bool:
+        """Remove a record, with an epoch only if this gateway owns it in that one; whether there was one."""
         ...
 
     async def queues(self, most: int) -> list[str]:
@@ -104,6 +104,7 @@ class StreamDesk:
         self._metrics = metrics
         self._owned: dict[OwnedStream, None] = {}
         """All of this gateway."""
+        self._by_id: dict[str, OwnedStream] = {}
         self._due: dict[OwnedStream, None] = {}
         self._frames: dict[str, TenantFrames] = {}
         """By tenant that has streams here."""
@@ -115,6 +116,9 @@ class StreamDesk:
 
     def own(self, stream: OwnedStream) -> None:
         """Record a stream from now on."""
+        if (older := self._by_id.get(stream.stream_id)) is not None:  # taken over here, or of a record that went
+            self._settle(older, older.ends, WriteOutcome.FENCED)
+        self._by_id[stream.stream_id] = stream
         self._leases.join(stream)
         if (frames := self._frames.get(stream.tenant_id)) is None:
             frames = self._frames[stream.tenant_id] = TenantFrames(stream.tenant_id)
@@ -129,7 +133,7 @@ class StreamDesk:
         """Record a stream no more."""
         if stream not in self._owned:
             return
-        del self._owned[stream]
+        del self._owned[stream], self._by_id[stream.stream_id]
         self._leases.leave(stream)
         frames = self._frames[stream.tenant_id]
         frames.leave(stream)
@@ -218,11 +222,9 @@ class StreamDesk:
                 self._settle(stream, end, what)
             elif stream.is_framed and stream in self._owned:
                 self._frames[stream.tenant_id].note_block(stream, turn)
-        if lost:
-            ids = set(lost)
-            for stream in self._owned:
-                if stream.stream_id in ids:
-                    stream.become_due()  # what has become of it is told when it is written
+        for name in lost:
+            if (known := self._by_id.get(name)) is not None:
+                known.become_due()  # what has become of it is told when it is written
 
     def _settle(self, stream: OwnedStream, ends: str, what: WriteOutcome) -> None:
         """Record a stream no more: its end is written, or it is not this gateway's."""
@@ -236,6 +238,8 @@ class StreamDesk:
             self._metrics.stream_records.labels(what.value).inc()
         if what is WriteOutcome.FENCED:
             stream.end_with(StreamMoved("another gateway has taken this stream over"))
+        elif what is WriteOutcome.GONE and stream.ends_with_record:
+            stream.end_with(StreamGone("this stream is kept no more"))
         elif what is WriteOutcome.CANCELLED:
             stream.end_with(StreamCancelled("this stream was cancelled"))
 

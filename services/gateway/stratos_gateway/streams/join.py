@@ -51,7 +51,7 @@ from stratos_gateway.streams.identity import EndTime, can_be_recorded, new_ident
 from stratos_gateway.streams.numbering import NumberedRenderer
 from stratos_gateway.streams.owned import GIVEN_UP, OwnedStream, Ownership
 from stratos_gateway.streams.settings import StreamsConfig
-from stratos_gateway.streams.standing import StandingAnswer, keep_nothing, standing_response
+from stratos_gateway.streams.standing import AllSeen, StandingAnswer, keep_nothing, standing_response
 
 RUN = "stratos.background_run"
 """Key of an ASGI scope in which a gateway answers a stream without a client: its ``BackgroundRun``."""
@@ -136,8 +136,10 @@ class StreamJoin:
         if sub_key is None or not can_be_recorded(request) or len(request.body_text) > self._config.max_body_bytes:
             if is_background:
                 raise self._no_background(sub_key)
-            if sub_key is None and has_seen:
+            if has_seen and sub_key is None:
                 raise DependencyDown(_UNREAD)
+            if has_seen and request.prepared.options.stream:
+                raise StreamGone("this answer can have no record any more")
             self._without(request, identity)
             return None
         stream = resumed or stream_id(sub_key, key)
@@ -145,7 +147,7 @@ class StreamJoin:
             identity = replace(identity, answer_id=response_id(stream))
         place = self._place(request, sub_key, stream, is_known=bool(resumed or key))
         head = b""
-        if not resumed:
+        if not (resumed or place.cursor.is_whole):
             head = encode_head(
                 StreamHead(
                     path=http.url.path,
@@ -163,7 +165,7 @@ class StreamJoin:
             stream_id=stream,
             fingerprint=fingerprint,
             head=head,
-            may_take=not is_background or RUN in http.scope,
+            may_take=not (is_background or place.cursor.is_whole) or RUN in http.scope,
             is_queued=is_background,
             within_s=self._config.call_s,
         )
@@ -209,10 +211,11 @@ class StreamJoin:
         """Remove the record of a request that another model is asked with: it has nothing, and none was told of it."""
         if joined.owned is None or joined.owned.is_lost:
             return
-        self._desk.disown(joined.owned)
+        owned = joined.owned
+        self._desk.disown(owned)
         try:
             async with asyncio.timeout(self._config.call_s):
-                await self._desk.store.drop(joined.owned.tenant_id, joined.owned.stream_id)
+                await self._desk.store.drop(owned.tenant_id, owned.stream_id, owned.epoch)
         except (DependencyDown, RedisError, TimeoutError):
             pass  # its lease ends by itself
 
@@ -233,6 +236,9 @@ class StreamJoin:
         request.is_only_shown = is_taken_care_of and found.found is not Found.MADE
         request.exchange.headers.append((STREAM_HEADER, place.stream.encode()))
         joined = Joined(run=run)
+        if place.cursor.is_whole:
+            request.is_only_shown, request.followed = True, AllSeen()
+            return joined
         if is_background and RESUMED not in request.http.scope:
             await self._queue(request, place, found, identity, joined)
             return joined
@@ -340,6 +346,7 @@ class StreamJoin:
         owned.ids, owned.num_cached, owned.ended_unix_s = ids, num_cached, renderer.answer.wall_clock
         if self._config.attach_s:
             owned.places = places
+        owned.ends_with_record = RUN in request.http.scope
         renderer.recorder = owned
         request.detach_s = request.tenant.plan.detach_s
         self._desk.own(owned)

@@ -88,6 +88,8 @@ class OwnedStream:
         self._written_places: Sequence[Placement | None] = ()
         self.is_lost = False
         """It is not recorded any more."""
+        self.ends_with_record = False
+        """Its record is all that a client reads: without one it is not computed on."""
         self.is_due = False
         """Something of it is to be written with the next turn, and in no frame."""
         self.due: dict[OwnedStream, None] = {}
@@ -107,6 +109,8 @@ class OwnedStream:
         """All tokens that come are to be recorded, and of one choice."""
         self._pieces = bytearray()
         add_tokens(self._pieces, begins.tail)
+        self._told_pieces = begins.num_pieces, begins.num_pieces
+        """Pieces before its newest block, and with it as it was last written."""
         self._num_packed = begins.num_pieces + len(begins.tail)
         """Pieces of all blocks and of ``_pieces``; those of ``notes`` behind them are tokens of ``_journal``."""
         self.notes = TokenNotes(begins.number, self._num_packed)
@@ -210,6 +214,7 @@ class OwnedStream:
         self.pack()
         self.is_due = False
         is_new, ends, end = len(self._pieces) > self._num_written, self.ends, b""
+        self._told_pieces = self._told_pieces[0], self._num_packed
         places = self._written_places = () if ends else self.places()
         if ends == DONE:
             end = encode_end(self.num_cached())
@@ -222,6 +227,7 @@ class OwnedStream:
             block=self._block if is_new else -1,
             content=encode_block(self.num_cached(), self._ended_unix_s, bytes(self._pieces)) if is_new else b"",
             number=self.notes.number,
+            pieces=self._told_pieces,
             ends=ends,
             end=end,
         )
@@ -230,11 +236,12 @@ class OwnedStream:
         """So many bytes of its pieces are recorded."""
         self._told_places = self._written_places
         self._num_written = num_bytes
-        if self._can_be_plain and num_bytes > 0:
+        if self._can_be_plain and num_bytes > 0 and not self.is_lost:
             self.notes.words = self.words
         if num_bytes >= BLOCK_BYTES:
             del self._pieces[:num_bytes]
             self._block, self._num_written = self._block + 1, 0
+            self._told_pieces = self._told_pieces[1], self._told_pieces[1]
 
     @property
     def num_bytes(self) -> int:

@@ -51,13 +51,21 @@ class RecordedStreams:
             raise DependencyDown("the record of this stream cannot be written") from error
         if before == "none":
             raise StreamGone("this stream is kept no more")
-        status = "completed" if before == "done" else "cancelled"
+        status = {"done": "completed", "failed": "failed"}.get(before, "cancelled")
         return OrjsonResponse({"id": stream, "object": "stream", "status": status})
 
     def store_of(self, tenant: Tenant, stream: str) -> tuple[SealedStreams, bytes]:
-        """Where a stream would be, and the sub-key of its tenant; raises ``NotFound``."""
-        sub_key = None if self._store is None else self._store.key(tenant.id)
-        if self._store is None or sub_key is None or not is_stream_id(sub_key, stream):
+        """Where a stream would be, and the sub-key of its tenant.
+
+        Raises:
+            NotFound: it is of no stream of this tenant.
+            DependencyDown: that is not known.
+        """
+        if self._store is None:
+            raise NotFound("there is no stream of this id")
+        if (sub_key := self._store.key(tenant.id)) is None:
+            raise DependencyDown("the tenant has no data key yet")
+        if not is_stream_id(sub_key, stream):
             raise NotFound("there is no stream of this id")
         return self._store, sub_key
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from stratos.common.errors import StratosError, StreamGone
 from stratos.store.sealed.stream_store import Found, StreamRecord
-from stratos_gateway.answering.output import ChunkOutput, StandingOutput
+from stratos_gateway.answering.output import ChunkOutput, NothingLeft, StandingOutput
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.openai.rendering import Renderer
@@ -87,3 +87,12 @@ class StandingAnswer:
 
 async def keep_nothing(usage: Usage) -> None:
     """Do nothing: who computes the answer keeps it."""
+
+
+class AllSeen:
+    """The rest of an answer whose client has all of it."""
+
+    @asynccontextmanager
+    async def open(self, request: ClientRequest[Any]) -> AsyncIterator[ChunkOutput]:
+        """Nothing runs."""
+        yield NothingLeft()

@@ -122,6 +122,16 @@ async def test_it_is_cancelled_at_another_gateway(worlds: list[AdminWorld]) -> N
     assert (await call(one, "POST", f"{PATH}/{begun['id']}/cancel")).json()["status"] == "cancelled"
 
 
+async def test_one_that_is_deleted_while_it_runs_ends_and_does_not_come_back(worlds: list[AdminWorld]) -> None:
+    one, two = worlds
+    one.worker.hang_after = two.worker.hang_after = 4
+    at = f"{PATH}/{(await begin(one, store=True))['id']}"
+    await eventually(lambda: bool(num_submits(worlds)), "it runs")
+    assert (await call(two, "DELETE", at)).json()["deleted"]
+    await eventually(lambda: bool(one.worker.cancels or two.worker.cancels), "the work ends")
+    assert (await call(one, "GET", at)).status_code == 410
+
+
 async def test_it_belongs_to_its_tenant_and_its_key_to_its_body(worlds: list[AdminWorld]) -> None:
     one, two = worlds
     headers = {"idempotency-key": "mine"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import pairwise
 
 import orjson
 import pytest
@@ -11,6 +12,7 @@ from redis.asyncio import Redis
 
 from stratos.store.redis import open_redis
 from stratos.store.sealed.stream_frames import opened_text
+from stratos.store.sealed.stream_store import Found, StreamAsk, WriteOutcome
 from stratos_gateway.streams.owned import OwnedStream
 from tests.support.worlds.record_world import FRAMES, RECORDS, TENANT, Gateway, blocks_of, note, sealed, tokens_of
 
@@ -156,3 +158,72 @@ async def test_frames_of_a_tenant_go_with_its_last_stream_but_not_while_another_
         await one.turn()
     assert one.failures == ["stream_moved"]
     assert tokens_of(await two.look("other"))[:3] == [0, 1, 2]
+
+
+async def test_a_call_that_is_run_after_a_newer_one_takes_nothing_back(redis: Redis) -> None:
+    """Its connection was cut before Redis had read it, and a newer one was quicker."""
+    one, two = Gateway(redis, "one", lease_s=60.0), Gateway(redis, "two")
+    stream, expected = await one.begin("s"), list(range(70_000, 70_800))
+    note(stream, *expected[:10])
+    late = stream.write()
+    for begin, end in pairwise((10, 20, 400, 420, 800)):  # 400 and 800 are ends of blocks
+        note(stream, *expected[begin:end])
+        await one.turn()
+        assert await one.store.write([late]) == ([WriteOutcome.OK], [])
+        assert blocks_of(await two.look("s")) == expected[:end]
+    assert len((await two.look("s")).blocks) == 2
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+async def test_a_stream_of_which_redis_has_lost_a_block_goes_on_from_what_is_left(
+    redis: Redis, *, is_whole: bool
+) -> None:
+    """As after a restart that takes the last second with it: a newer block would follow a gap."""
+    one, two = Gateway(redis, "one", lease_s=60.0), Gateway(redis, "two")
+    stream = await one.begin("s")
+    note(stream, 1)
+    await one.turn()
+    left = await redis.hgetall(RECORDS)
+    note(stream, *range(70_000, 70_400))
+    await one.turn()
+    await redis.hset(RECORDS, mapping=left)
+    if is_whole:
+        stream.note_whole()
+    else:
+        note(stream, 2, 3)
+    await one.turn()
+    taken = await two.store.open(StreamAsk(tenant_id=TENANT, stream_id="s"))
+    assert (taken.found, blocks_of(taken)) == (Found.TAKEN, [1])
+    assert one.failures == [], "its client gets the rest"
+
+
+async def test_what_another_gateway_has_taken_over_its_older_owner_does_not_remove(redis: Redis) -> None:
+    one, two = Gateway(redis, "one", lease_s=0.1), Gateway(redis, "two")
+    stream = await one.begin("s")
+    taken = await two.take("s")
+    assert not await one.store.drop(TENANT, "s", stream.epoch)
+    assert not await one.store.drop(TENANT, "s", taken.epoch)
+    assert await two.store.drop(TENANT, "s", taken.epoch)
+
+
+async def test_who_follows_a_stream_does_not_read_its_head_with_each_look(redis: Redis) -> None:
+    one = Gateway(redis, "one", lease_s=60.0)
+    await one.begin("s")
+    for is_wanted, head in ((True, b"head"), (False, b"")):
+        ask = StreamAsk(tenant_id=TENANT, stream_id="s", may_take=False, wants_head=is_wanted)
+        assert (await one.store.open(ask)).head == head
+
+
+async def test_who_writes_to_a_record_that_went_does_not_write_to_the_one_that_was_made_again(redis: Redis) -> None:
+    """Both have one owner, and its first epoch."""
+    one = Gateway(redis, "one", lease_s=60.0)
+    older = await one.begin("s")
+    note(older, 1, 2)
+    await one.turn()
+    assert await one.store.drop(TENANT, "s")
+    newer = await one.begin("s")
+    note(older, 3, 4)
+    note(newer, 9, 9)
+    await one.turn()
+    assert blocks_of(await one.look("s")) == [9, 9]
+    assert one.failures == ["stream_moved"]

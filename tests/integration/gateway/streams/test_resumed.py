@@ -105,6 +105,30 @@ async def test_who_has_seen_a_part_is_not_given_all_of_it_without_the_record(
     assert contents(begun, rest) == expected
 
 
+@pytest.mark.parametrize("path", ROUTES)
+async def test_who_has_everything_is_told_so_and_gets_nothing_again(worlds: list[AdminWorld], path: str) -> None:
+    one, two = worlds
+    first = await whole(one, path, "a key")
+    for world in worlds:
+        again = await read(world, "POST", path, body(path), idempotency_key="a key", last_event_id=first.last_id)
+        assert (again.status, again.events[0].data, again.stream) == (204, "", first.stream)
+    other = await read(two, "POST", path, body(path, seed=6), idempotency_key="a key", last_event_id=first.last_id)
+    assert other.status == 422
+    assert num_submits(worlds) == 1
+
+
+async def test_who_has_seen_a_part_is_not_given_all_of_it_where_there_can_be_no_record(
+    redis_url: str, tmp_path: Path
+) -> None:
+    path, first = "/v1/completions", {"max_body_bytes": 8}
+    async with stream_worlds(redis_url, tmp_path, lease_s=600.0, first=first) as [one, two]:
+        begun = await read(two, "POST", path, body(path), most=3, idempotency_key="cut")
+        for method, at in (("GET", f"/v1/streams/{begun.stream}"), ("POST", path)):
+            asked = body(path) if method == "POST" else None
+            refused = await read(one, method, at, asked, idempotency_key="cut", last_event_id=begun.last_id)
+            assert code_of(refused) == (410, "stream_gone")
+
+
 async def test_the_record_is_there_sealed_before_the_first_byte(redis_url: str, tmp_path: Path) -> None:
     """Nothing but the call that makes it writes here; a gateway that is asked next has it."""
     path = "/v1/completions"

@@ -59,6 +59,15 @@ async def test_a_failure_of_the_platform_counts_for_no_more_than_came_of_it(
     assert await settled_at(None, error, is_raised=is_raised) == 0
 
 
+async def test_of_an_answer_that_others_make_a_failure_counts_for_nothing_here() -> None:
+    """Who comes back to a recorded answer has paid for its tokens where they were made."""
+
+    class Followed(Answer):
+        num_limited_tokens = 0
+
+    assert await settled_at(Followed(), QueueTimeout("its record cannot be read")) == 0
+
+
 async def test_else_what_an_answer_took_counts_and_without_one_all_that_was_claimed() -> None:
     assert await settled_at(Answer(), None) == 107
     assert await settled_at(Answer(), BadRequest("no")) == 107
