@@ -99,6 +99,7 @@ class SliceRun:
         self._calls = calls
         self._gate = gate
         self._lease_s = lease_s
+        self._arrived_unix_ms = 0
         self._found: dict[int, LineAnswer] = {}
         """By the number of the line within the slice."""
 
@@ -111,6 +112,7 @@ class SliceRun:
         """
         work = self._work
         lines = await work.lines(self._claim[0])
+        self._arrived_unix_ms = await work.store.arrived_unix_ms(work.tenant_id, work.batch.id, self._claim[0])
         computing = asyncio.create_task(self._compute(lines))
         try:
             is_ours = await self._keep_lease(computing)
@@ -162,6 +164,7 @@ class SliceRun:
                 name=f"{self._work.batch.id}-{at}",
                 epoch=(epoch - 1) * MAX_TRIES + place + 1,
                 created_unix_s=self._work.batch.created_unix_s,
+                arrived_unix_ms=self._arrived_unix_ms,
             )
 
         self._found[number] = await answer_line(self._calls, self._gate, tenant, line, identity, key)
