@@ -10,7 +10,7 @@ from ipaddress import IPv4Network, IPv6Network
 from stratos.core.adapter import BASE_MODEL, AdapterRef
 from stratos.core.requests.terms import RequestTerms
 from stratos.core.tenancy.patterns import is_allowed
-from stratos.core.tenancy.plan import ALL_MODELS, BATCH, CHEAP_TIERS, LOCAL, CachePolicy, Plan
+from stratos.core.tenancy.plan import ALL_MODELS, CHEAP_TIERS, LOCAL, CachePolicy, Plan
 from stratos.core.tenancy.roles import Role
 
 PLATFORM_TENANT = "stratos-health"
@@ -59,20 +59,8 @@ class Tenant:
         return self.key_id if self.key_id.startswith("jwt:") else f"key:{self.key_id}"
 
     def as_batch(self) -> Tenant:
-        """The tenant as one whose requests wait for all others: at the price of that, and without promised times."""
-        plan = self.plan
-        terms = replace(
-            plan,
-            priority_class=BATCH.priority_class,
-            weight=1,
-            ttft_ms=None,
-            itl_ms=None,
-            ttft_p99_ms=None,
-            itl_p99_ms=None,
-            max_batch_ratio=min(plan.max_batch_ratio, BATCH.max_batch_ratio),
-            kv_headroom_ratio=max(plan.kv_headroom_ratio, BATCH.kv_headroom_ratio),
-        )
-        return replace(self, plan=terms)
+        """The tenant as one whose requests wait for all others."""
+        return replace(self, plan=self.plan.as_batch())
 
     def on_tier(self, service_tier: object) -> Tenant:
         """The tenant on the terms of what a request has as its ``service_tier``."""

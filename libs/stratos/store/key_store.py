@@ -122,7 +122,8 @@ class KeyStore:
         The new one may do what the old one may, until the same time, and is suspended where that is.
 
         Raises:
-            NotFound: no such key. BadRequest: it was rotated before, has expired, or the overlap is negative.
+            NotFound: no such key. BadRequest: it was rotated or suspended before the new one was there, has expired, or
+                the overlap is negative.
         """
         if overlap_s < 0:
             raise BadRequest("overlap_s must not be negative", param="overlap_s")
@@ -145,11 +146,7 @@ class KeyStore:
         await self._writer.change(
             Kind.KEY, made.key_id, "key.rotate", lambda _: encode_key(made), tenant=owner, condition=Condition.LIVE
         )
-        await self._change(
-            key_id,
-            "key.rotate",
-            lambda key: replace(key, terms=replace(key.terms, expires_unix_s=old_ends), successor=made.key_id),
-        )
+        await self._change(key_id, "key.rotate", lambda key: _followed(key, made, old_ends))
         return text
 
     async def suspend_key(self, key_id: str, *, is_suspended: bool, by_platform: bool = True) -> None:
@@ -248,3 +245,14 @@ def listed_key(record: Record) -> ListedKey:
         )
     tenant, owner_id, name = (str(record.remains.get(field, "")) for field in ("tenant", "tenant_id", "name"))
     return ListedKey(key_id=record.id, tenant=tenant, tenant_id=owner_id, name=name, disabled=True)
+
+
+def _followed(key: KeyRecord, successor: KeyRecord, ends_unix_s: int) -> KeyRecord:
+    """The key that another one follows.
+
+    Raises:
+        BadRequest: it was changed since that one was made of it, whose text no one gets then.
+    """
+    if key.successor or key.is_suspended != successor.is_suspended:
+        raise BadRequest(f"key {key.key_id} was changed just now; look at it again", param="key_id")
+    return replace(key, terms=replace(key.terms, expires_unix_s=ends_unix_s), successor=successor.key_id)

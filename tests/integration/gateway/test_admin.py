@@ -111,6 +111,12 @@ async def test_a_suspended_and_a_deleted_tenant_is_refused_within_a_second(
         with promised(f"every key of a tenant gets {status} after {method} {path}", 1.0):
             await admin.refused_with(admin.keys["user"], status)
     assert (await admin.call("DELETE", "/tenants/platform")).status_code == 400, "not with a key of its own"
+    suspended, whole = {"suspended": True}, {"tenants": {"other": {}, "platform": {"suspended": True}}}
+    for method, path, body in (
+        ("POST", "/tenants/platform/suspend", {}), ("PUT", "/tenants/platform", suspended),
+        ("POST", "/declaration", whole), ("POST", "/declaration?dry_run=true", whole),
+    ):  # fmt: skip
+        assert (await admin.call(method, path, body)).status_code == 400, f"{path}: it would lock itself out"
 
 
 async def test_calls_of_a_tenant_have_a_rate_and_those_of_the_platform_have_none(

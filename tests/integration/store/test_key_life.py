@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -253,3 +254,23 @@ async def test_a_record_of_a_newer_build_is_not_overwritten(store: MarkedStore, 
     with pytest.raises(Exception, match="cannot be read"):
         await keys.create_key("acme", "k")
     assert await store.records.text_of(Kind.TENANT, "acme") == text
+
+
+@pytest.mark.parametrize("change", ["suspended", "rotated"])
+async def test_a_key_that_is_changed_while_it_is_rotated_gets_no_successor_that_works(
+    store: MarkedStore, keys: KeyStore, change: str
+) -> None:
+    """Else who rotates a key just as the platform suspends it has one that is not."""
+    old = parse_key(await keys.create_key("acme", "k"))
+
+    class Interrupted(RecordWriter):
+        async def change(self, kind: Kind, record_id: str, *told: Any, **more: Any) -> bool:
+            is_changed = await super().change(kind, record_id, *told, **more)
+            if record_id != old and change == "suspended":
+                await keys.suspend_key(old, is_suspended=True)
+            elif record_id != old:
+                await keys.rotate_key(old, overlap_s=60)
+            return is_changed
+
+    with pytest.raises(BadRequest, match="changed"):
+        await KeyStore(Interrupted(store.records, actor="key:owner"), PEPPERS).rotate_key(old, overlap_s=60)

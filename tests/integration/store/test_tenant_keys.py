@@ -91,6 +91,7 @@ async def test_a_tenant_has_a_key_from_its_beginning_to_its_end(store: MarkedSto
     assert wrapped in await wrapped_in_redis(store)
     await delete_tenant(writer(store), "acme")
     assert await gateway.follower.catch_up()
+    assert len(found) == len(Purpose), "those of the other one, though no request asks for the rest any more"
     assert found.find(acme, Purpose.STREAM_RECORDS) is None
     assert found.find(other, Purpose.STREAM_RECORDS) in subs
     assert wrapped not in await wrapped_in_redis(store), "neither the record nor the changes have it"
@@ -177,6 +178,9 @@ async def test_a_backup_from_before_a_deletion_brings_neither_the_tenant_nor_its
         for key in (old, new):
             with pytest.raises(InvalidApiKey):
                 await fresh.keys.authenticate(key)
+    await tenants.ensure("acme")
+    namesakes = [(await tenants.get(name)).is_namesake for name in ("other", "acme")]
+    assert namesakes == [False, True], "tokens of the departed customer name it"
 
 
 async def test_the_platform_key_is_in_no_record_and_in_no_backup(store: MarkedStore, tmp_path: Path) -> None:

@@ -238,3 +238,23 @@ async def after_silences(url: str, parts: LimitParts | None = None) -> list[str]
             request.gateway.settle(request, 20)
     platform.close()
     return found + platform.book.problems(is_exact=False)
+
+
+async def long_stream(url: str, num_gateways: int) -> list[str]:
+    """A stream ends when its gateway has long forgotten its tenant, who then asks for all there is."""
+    platform = LimitedGateways(url, num_gateways)
+    tenant, first = make_tenant(tokens_per_min=60_000, burst_s=60), platform.gateways[0]
+    request = await first.take(tenant, cost_of(60_000))
+    assert isinstance(request, OpenRequest)
+    await asyncio.sleep(15.0)
+    first.settle(request, 59_000)
+    await asyncio.sleep(0.5)
+    for gateway in platform.gateways:
+        while isinstance(await gateway.take(tenant, cost_of(4_000)), OpenRequest):
+            pass
+    found = [] if platform.book.num_taken["t"] >= 4 else ["what the rate has brought was refused"]
+    await asyncio.sleep(20.0)
+    if first.leaser.buckets:
+        found.append("a bucket is never forgotten")
+    platform.close()
+    return found + platform.book.problems(is_exact=False)

@@ -124,7 +124,7 @@ GROUP_SEPARATOR = "\x1f"
 TOKENS = "jwt"
 """Stands in sums for all tokens of identity providers: an issuer has any number of subjects, and sums are kept."""
 _DAY_MS = 24 * 3600 * 1000
-_PLAIN_TAG = tuple(f.name for f in fields(MeterTag))
+_PLAIN_TAG = tuple(f.name for f in fields(MeterTag) if f.name != "is_batch")  # which the amounts tell
 _compact = json.JSONEncoder(separators=(",", ":")).encode  # ``json.dumps`` makes an encoder for each call
 _STAGES = ("queue_us", "prefill_us", "decode_us")
 

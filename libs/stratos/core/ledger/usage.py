@@ -47,6 +47,8 @@ class MeterTag:
     """Output tokens of an earlier answer that this one goes on from: they and the prompt are charged there."""
     cost_tags: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Names that its client gave to what it was for."""
+    is_batch: bool = False
+    """It waits for all others, at the price of that, whatever the plan of its tenant."""
 
 
 @record(frozen=True, slots=True, kw_only=True)

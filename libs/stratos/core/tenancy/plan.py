@@ -133,6 +133,20 @@ class Plan:
         """Its requests wait for all others, and get the discount for that."""
         return self.priority_class == BATCH_CLASS
 
+    def as_batch(self) -> Plan:
+        """The plan for requests that wait for all others: at the price of that, and without promised times."""
+        return replace(
+            self,
+            priority_class=BATCH.priority_class,
+            weight=1,
+            ttft_ms=None,
+            itl_ms=None,
+            ttft_p99_ms=None,
+            itl_p99_ms=None,
+            max_batch_ratio=min(self.max_batch_ratio, BATCH.max_batch_ratio),
+            kv_headroom_ratio=max(self.kv_headroom_ratio, BATCH.kv_headroom_ratio),
+        )
+
     def share(self, kept_kv: Mapping[str, float] = NOTHING_KEPT) -> Share:
         """Share that the router goes by.
 

@@ -15,7 +15,7 @@ from stratos.common.errors import BadRequest, DependencyDown
 from stratos.store.keys import KeyRecord
 from stratos.store.records.followed_snapshot import FollowedSnapshot
 from stratos.store.records.manifest import IN_MANIFEST, Manifest, ManifestStore
-from stratos.store.records.record import Kind, Record
+from stratos.store.records.record import Kind, Record, make_body, parse_record
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.snapshot_copy import SnapshotCopy
 from stratos.store.records.values import owner_and_name
@@ -110,15 +110,21 @@ def _one_id(manifest: Manifest | None, copies: Sequence[SnapshotCopy]) -> str:
 
 
 def _without_departed(found: Sequence[Record]) -> list[Record]:
-    """Records without those of tenants whose data key was destroyed."""
-    departed = {record.id for record in found if record.kind is Kind.DATA_KEY and record.is_deleted}
+    """Records without those of tenants whose data key was destroyed; that their names were taken stays known."""
+    departed = {record.id: record.version for record in found if record.kind is Kind.DATA_KEY and record.is_deleted}
     tenants = [record.value for record in found if isinstance(record.value, TenantRecord)]
     gone, living = ({t.name for t in tenants if (t.id in departed) is is_gone} for is_gone in (True, False))
-    return [
+    kept = [
         record
         for record in found
         if record.is_deleted or (_tenant_of(record) not in departed and _owner_of(record) not in gone - living)
     ]
+    return kept + [_tombstone(tenant, departed[tenant.id]) for tenant in tenants if tenant.id in departed]
+
+
+def _tombstone(tenant: TenantRecord, version: int) -> Record:
+    """Remains of a deleted tenant, as of the end of its data key: a later tenant of its name stays."""
+    return parse_record(Kind.TENANT, tenant.name, f"{version} {make_body({'id': tenant.id}, is_deleted=True)}")
 
 
 def _owner_of(record: Record) -> str:

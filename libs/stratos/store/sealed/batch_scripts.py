@@ -3,8 +3,8 @@
 A batch is a hash: s status, h sealed head, t lines, n slices, x the next slice that was never taken, ok and
 bad lines, u end of its window, c i f z milliseconds of creation, begin, finalizing and end, w why it ends
 (completed, expired, cancelled), o p ids of its files, m sealed problem, l how often results were lost; e<slice> epoch
-of a slice, g<slice> the epoch whose result counts, v<slice> lines of it that were answered and that failed.  The slice
--1 is the making of its files.
+of a slice, a<slice> milliseconds of its first one, g<slice> the epoch whose result counts, v<slice> lines of it that
+were answered and that failed.  The slice -1 is the making of its files.
 """
 
 # KEYS: batches of the tenant, hash, leases, open batches of the model.
@@ -58,7 +58,10 @@ if status == 'in_progress' then
     slice = get('x')
     redis.call('HINCRBY', KEYS[2], 'x', 1)
   end
-  if slice then return {tonumber(slice), lease(slice, ms)} end
+  if slice then
+    redis.call('HSETNX', KEYS[2], 'a' .. slice, string.format('%.0f', now))
+    return {tonumber(slice), lease(slice, ms)}
+  end
 elseif status == 'finalizing' then
   if tonumber(redis.call('ZSCORE', KEYS[3], '-1') or '0') <= now then return {-1, lease('-1', ms)} end
 else

@@ -229,6 +229,13 @@ class BatchStore:
         found: Any = await self._run(self._claim, tenant_id, batch_id, args)
         return None if found is None else (int(found[0]), int(found[1]))
 
+    async def arrived_unix_ms(self, tenant_id: str, batch_id: str, number: int) -> int:
+        """When a slice was taken first: its lines arrived then, however often they are computed."""
+        await self._reads.check()
+        with translate_redis_errors():
+            found: Any = await self._redis.hget(self._keys(tenant_id, batch_id)[1], f"a{number}")
+        return int(found or "0")
+
     async def renew(self, tenant_id: str, batch_id: str, claim: tuple[int, int], lease_s: float) -> str:
         """Keep a slice, or give it up with 0; the status of its batch, "expired", or "fenced" where it was lost."""
         return str(await self._run(self._renew, tenant_id, batch_id, [*claim, int(lease_s * 1000)]))

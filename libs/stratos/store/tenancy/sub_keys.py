@@ -26,6 +26,11 @@ class SubKeys:
         self._platform = platform
         self._kept: OrderedDict[tuple[str, Purpose], tuple[Record, bytes]] = OrderedDict()
         self._said: set[str] = set()
+        follower.snapshot.on_record(Kind.DATA_KEY, self._note)
+
+    def __len__(self) -> int:
+        """How many are in memory."""
+        return len(self._kept)
 
     def find(self, tenant_id: str, purpose: Purpose) -> bytes | None:
         """The sub-key of a tenant; ``None`` where it has no data key, or none any more, or it cannot be unwrapped."""
@@ -47,6 +52,10 @@ class SubKeys:
         while len(self._kept) > _MAX_KEPT:
             self._kept.popitem(last=False)
         return key
+
+    def _note(self, record: Record) -> None:
+        """A data key was made, wrapped again or destroyed: of a deleted tenant no request comes to ask for it."""
+        self._forget(record.id)
 
     def _forget(self, tenant_id: str) -> None:
         for purpose in Purpose:

@@ -6,7 +6,7 @@ when, bounds other keys of its role alone.  A token has no networks and no expir
 
 from __future__ import annotations
 
-from stratos.common.errors import PermissionDenied
+from stratos.common.errors import BadRequest, PermissionDenied
 from stratos.core.tenancy.patterns import covers
 from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Network, Tenant
@@ -48,3 +48,10 @@ def _is_part(network: Network, bound: Network) -> bool:
 
 def _ends_later(expires_unix_s: int | None, bound_unix_s: int) -> bool:
     return expires_unix_s is None or expires_unix_s > bound_unix_s
+
+
+def check_stays(maker: Tenant, name: str, *, is_deleted: bool = False, is_suspended: bool = False) -> None:
+    """Refuse to lock ``maker`` out, which may be the last one who could take that back; raises ``BadRequest``."""
+    if name == maker.name and (is_deleted or is_suspended):
+        what = "deleted" if is_deleted else "suspended"
+        raise BadRequest(f"a tenant cannot be {what} with a key of its own", param="name")

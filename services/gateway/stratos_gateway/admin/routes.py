@@ -47,7 +47,7 @@ from stratos_gateway.admin.declaration import (
     stored_beside,
 )
 from stratos_gateway.admin.fields import key_terms, only, seconds, text
-from stratos_gateway.admin.key_bounds import check_bounds
+from stratos_gateway.admin.key_bounds import check_bounds, check_stays
 from stratos_gateway.admin.ledger_routes import LedgerRoutes
 from stratos_gateway.admin.lists import StoredLists
 from stratos_gateway.admin.model_routes import ModelRoutes, ModelStatus
@@ -247,21 +247,20 @@ class AdminRoutes:
     async def _put_tenant(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         name = request.path_params["name"]
         terms = parse_declaration({"tenants": {name: body}}).tenants[name]
+        check_stays(caller.tenant, name, is_suspended=terms.is_suspended)
         check_policy_names({}, {name: terms.overrides}, set(await caller.content.policies()))
         await caller.tenants.put(name, plan=terms.plan, overrides=terms.overrides, is_suspended=terms.is_suspended)
         return tenant_view(await caller.tenants.get(name))
 
     async def _delete_tenant(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         name = request.path_params["name"]
-        if name == caller.tenant.name:
-            raise BadRequest("a tenant cannot be deleted with a key of its own", param="name")
+        check_stays(caller.tenant, name, is_deleted=True)
         gone = await delete_tenant(caller.writer, name)
         return {"deleted": True, "id": gone.id, "ledger": gone.id}
 
     async def _suspend_tenant(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
         name, is_suspended = request.path_params["name"], _is_suspension(request)
-        if is_suspended and name == caller.tenant.name:
-            raise BadRequest("a tenant cannot be suspended with a key of its own", param="name")
+        check_stays(caller.tenant, name, is_suspended=is_suspended)
         await caller.tenants.suspend(name, is_suspended=is_suspended)
         return tenant_view(await caller.tenants.get(name))
 
@@ -363,8 +362,9 @@ class AdminRoutes:
         return PartStream(encoded_sections(declared(await self._stores.lists.now())), self._write_timeout_s)
 
     async def _apply(self, caller: AdminCaller, request: Request, body: dict[str, Any]) -> Answer:
-        is_dry = request.query_params.get("dry_run", "false") == "true"
-        wanted = parse_declaration(body)
+        is_dry, wanted = request.query_params.get("dry_run", "false") == "true", parse_declaration(body)
+        for name, terms in wanted.tenants.items():
+            check_stays(caller.tenant, name, is_suspended=terms.is_suspended)
         changes = differences(wanted, stored_beside(wanted, await self._stores.lists.now()))
         for change in () if is_dry else changes:
             await _make(caller, wanted, change)

@@ -41,4 +41,5 @@ def meter_tag(
         http_request_id=trace.http_request_id,
         arrived_unix_ms=arrived_unix_ms,
         cost_tags=cost_tags(metadata),
+        is_batch=tenant.plan.is_batch,
     )

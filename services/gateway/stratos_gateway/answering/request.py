@@ -62,6 +62,8 @@ class BatchLine:
     epoch: int
     """Number of the try, over all gateways."""
     created_unix_s: int
+    arrived_unix_ms: int
+    """When it was begun first: its bill is of that moment, also where another gateway computes it on another day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

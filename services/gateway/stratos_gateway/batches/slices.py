@@ -141,6 +141,7 @@ class SliceRun:
         self._gate = gate
         self._lease_s = lease_s
         self._lines: list[dict[str, Any]] = []
+        self._arrived_unix_ms = 0
         self._found: dict[int, LineAnswer] = {}
         """By the number of the line within the slice."""
 
@@ -157,7 +158,9 @@ class SliceRun:
             await hold(self._commit())
 
     async def _compute(self) -> None:
-        self._lines = lines = await self._work.lines(self._claim[0])
+        work, number = self._work, self._claim[0]
+        self._lines = lines = await work.lines(number)
+        self._arrived_unix_ms = await work.store.arrived_unix_ms(work.tenant_id, work.batch.id, number)
         try:
             tenant = (await self._work.recall()).as_batch()
         except Retryable:
@@ -181,6 +184,7 @@ class SliceRun:
                 name=f"{self._work.batch.id}-{at}",
                 epoch=(epoch - 1) * MAX_TRIES + place + 1,
                 created_unix_s=self._work.batch.created_unix_s,
+                arrived_unix_ms=self._arrived_unix_ms,
             )
 
         self._found[number] = await answer_line(self._calls, self._gate, tenant, line, identity, key)

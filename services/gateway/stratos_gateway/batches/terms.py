@@ -10,6 +10,7 @@ from typing import Any
 from stratos.common.ids import new_id
 from stratos_gateway.answering.contract import Step
 from stratos_gateway.answering.request import LINE, BatchLine, ClientRequest, PreparedGeneration
+from stratos_gateway.embedding.preparation import PreparedEmbedding
 from stratos_gateway.moderation.route import PreparedModeration
 from stratos_gateway.streams.asking import derived_id, derived_seed
 
@@ -33,6 +34,9 @@ def _fix(request: ClientRequest[Any], line: BatchLine) -> None:
     secret, prepared = request.tenant.cache_salt, request.prepared
     kind = "modr" if isinstance(prepared, PreparedModeration) else "emb"
     request.fixed_id = derived_id(secret, f"{line.name}/{kind}", new_id(kind))
+    if isinstance(prepared, PreparedEmbedding):
+        meter = replace(prepared.meter, arrived_unix_ms=line.arrived_unix_ms)
+        request.prepared = replace(prepared, meter=meter)
     if not isinstance(prepared, PreparedGeneration):
         return
     own = prepared.identity
@@ -41,6 +45,7 @@ def _fix(request: ClientRequest[Any], line: BatchLine) -> None:
         own,
         answer_id=derived_id(secret, line.name, own.answer_id),
         created=line.created_unix_s,
+        arrived_unix_ms=line.arrived_unix_ms,
         seed=own.seed if prepared.has_given_seed else derived_seed(secret, line.name),
         request_ids=tuple(ids),
         epoch=line.epoch,

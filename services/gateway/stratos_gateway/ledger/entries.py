@@ -54,6 +54,8 @@ def claimed_entry(count: UsageCount, plan: Plan) -> LedgerEntry:
 
     What it costs is part of the charge of its window all the same.
     """
+    if count.tag.is_batch and not plan.is_batch:  # by its service tier
+        plan = plan.as_batch()
     charged = charged_counts(
         count.num_prompt_tokens, count.num_cached_tokens, count.num_output_tokens, writes=count.writes
     )

@@ -80,6 +80,8 @@ class LeasedBucket:
         """The slice at the last turn; of it spent since, and what came back beyond that."""
         self._total = self._acked = self._asked = 0.0
         """Spent so far, less what came back: now, and in the last report that was answered, or made."""
+        self._is_counted = False
+        """Redis keeps this count, by which it takes the next report: one that began at 0 would be a refund of all."""
         self._debt = self._new_debt = Debt(now)
         """Since the last report that was answered, and since the last one."""
         self._level = self._unused = 0.0
@@ -245,8 +247,8 @@ class LeasedBucket:
         return since_s > (self._config.interval_s / 2 if is_new else self._config.lease_s / 3)
 
     def is_idle(self, now: float) -> bool:
-        """Nothing was wanted for long, and nothing is held here that others could use."""
-        is_settled = self._own is None and self._held == 0 and not self.unreported and not self.in_use
+        """Nothing was wanted for long, and nothing is held here that others could use. Redis knows it, too."""
+        is_settled = self._own is None and self._held == 0 and not (self.unreported or self._is_counted or self.in_use)
         return is_settled and not self.demand.waiting and now - self.demand.wanted_at > self._config.idle_s
 
     @property
@@ -301,6 +303,7 @@ class LeasedBucket:
     def grant(self, grant: LeaseGrant, now: float) -> None:
         """The turn's answer; what was taken since ``ask`` is still to be reported."""
         self._was_lapsed = self._was_lapsed or self._is_lapsed(now)  # perhaps before Redis had the report
+        self._is_counted = grant.held > 0 or abs(self._asked - self._acked) > _TINY  # as ``LEASE`` keeps it
         self._held, self._acked = grant.held, self._asked
         self.slice_until = self._turn_at + self._config.lease_s
         self._debt = self._new_debt

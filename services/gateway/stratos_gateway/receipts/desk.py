@@ -43,6 +43,8 @@ class ReceiptDesk:
         self._interval_s = interval_s
         self._pending: deque[RequestReceipt] = deque(maxlen=MAX_PENDING)
         self._second, self._num_refusals = 0, 0
+        self._turns = asyncio.Lock()
+        """One at a time: entries wait for receipts that are on their way already."""
 
     def put(self, receipt: RequestReceipt) -> None:
         """Write a receipt in a moment."""
@@ -78,17 +80,25 @@ class ReceiptDesk:
 
     async def turn(self) -> None:
         """Write what is there; what cannot be written stays, up to a bound."""
+        async with self._turns:
+            await self._write_pending()
+
+    async def _write_pending(self) -> None:
         while self._pending:
             batch = [self._pending.popleft() for _ in range(min(_BATCH, len(self._pending)))]
             try:
                 await self._write(batch)
             except asyncio.CancelledError:  # the process ends, and its last turn writes them
-                self._pending.extendleft(reversed(batch))
+                self._put_back(batch)
                 raise
             except (DependencyDown, RedisError) as error:
                 _log.debug("receipts are written later: %s", error)
-                self._pending.extendleft(reversed(batch))
+                self._put_back(batch)
                 return
+
+    def _put_back(self, batch: Sequence[RequestReceipt]) -> None:
+        """Keep them before the others; of too many these go first, as the oldest."""
+        self._pending = deque((*batch, *self._pending), MAX_PENDING)
 
     async def _write(self, receipts: Sequence[RequestReceipt]) -> None:
         if receipts:

@@ -84,7 +84,8 @@ class WholeEngine:
         name = f"{own.name}-{number}"
 
         def identity(place: int) -> BatchLine:
-            return BatchLine(name=name, epoch=place + 1, created_unix_s=own.created_unix_s)
+            created_s = own.created_unix_s
+            return BatchLine(name=name, epoch=place + 1, created_unix_s=created_s, arrived_unix_ms=1000 * created_s)
 
         found = await answer_line(self._calls, self._gate, self._tenant, line, identity)
         return number, found.is_ok, result_line(name, str(line["custom_id"]), found)

@@ -10,6 +10,7 @@ from tests.support.limits.scenes import (
     born_at_return,
     come_again,
     during_turns,
+    long_stream,
     lost_answer,
     old_slice,
     outage,
@@ -65,3 +66,11 @@ def test_a_gateway_that_stood_still_does_not_spend_its_old_slice(redis_url: str)
 
 def test_the_first_requests_after_any_silence_are_accepted(redis_url: str) -> None:
     assert run_virtual(after_silences(redis_url)) == []
+
+
+@pytest.mark.parametrize("num_gateways", [1, 2])
+def test_a_stream_that_outlives_the_memory_of_its_gateway_brings_back_what_it_left_and_no_more(
+    redis_url: str, num_gateways: int
+) -> None:
+    """The defect: the next request began a count at 0, which Redis took for a refund of all that was spent before."""
+    assert run_virtual(long_stream(redis_url, num_gateways)) == []

@@ -91,8 +91,11 @@ async def test_a_result_that_is_lost_is_computed_again(
     assert (found["status"], found["request_counts"]) == ("completed", {"total": num, "completed": num, "failed": 0})
     answers = await rows_of(patient[0], found["output_file_id"])
     assert [row["custom_id"] for row in answers] == [row["custom_id"] for row in rows]
-    asked = Counter(submit.request_id for world in patient for submit in world.worker.submits)
+    submits = [submit for world in patient for submit in world.worker.submits]
+    asked = Counter(submit.request_id for submit in submits)
     assert sorted(Counter(asked.values()).items()) == [(1, SLICE_LINES), (2, SLICE_LINES)]
+    arrivals = {(submit.request_id, submit.meter.arrived_unix_ms) for submit in submits}
+    assert len(arrivals) == num, "else a line that is computed on two days is billed on both"
     await eventually(partial(is_billed, patient[0], num), "every line is billed once")
 
 

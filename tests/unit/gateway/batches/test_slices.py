@@ -63,7 +63,7 @@ class Endpoint:
 async def called(error: Exception) -> LineAnswer:
     exchanges = Exchanges(TRACING_OFF, TRACE_ALL, Random(1), FakeClock())
     calls = LineCalls({URL: cast("Any", Endpoint(error))}, exchanges)
-    own = BatchLine(name="batch_1-0", epoch=1, created_unix_s=5)
+    own = BatchLine(name="batch_1-0", epoch=1, created_unix_s=5, arrived_unix_ms=7)
     return await calls.call(Tenant(name="acme"), URL, {"model": "base"}, own)
 
 

@@ -157,17 +157,18 @@ async def test_the_binding_is_of_what_tokens_depend_on_and_of_no_version() -> No
     assert len({bound(), *others}) == 1 + len(others)
 
 
-async def test_a_line_of_a_batch_goes_on_with_the_seed_of_its_first_part() -> None:
+async def test_a_line_of_a_batch_goes_on_with_the_seed_of_its_first_part_and_arrived_when_its_slice_did() -> None:
     first = await prepare()
     assert first.token_of is not None
     token, seeds = first.token_of([[ChoiceState(index=0, emitted_ids=(7, 8, 9))]]), list[int]()
     for more in ({}, {"continuation_token": token}):
-        line = BatchLine(name="batch_1-0", epoch=1, created_unix_s=5)
+        line = BatchLine(name="batch_1-0", epoch=1, created_unix_s=5, arrived_unix_ms=7)
         request: Any = SimpleNamespace(
             prepared=await prepare(**more), tenant=PLAIN, http=SimpleNamespace(scope={LINE: line})
         )
         async with LineStep().around(request):
             seeds.append(request.prepared.specs[0].seed)
+            assert request.prepared.identity.arrived_unix_ms == 7
     assert seeds == [derived_seed(PLAIN.cache_salt, "batch_1-0"), first.identity.seed]
 
 

@@ -46,9 +46,10 @@ class FakeRedemptions:
 def make_request(stream_id: str = "", line: str = "", **fields: Any) -> Any:
     prepared = PreparedGeneration.__new__(PreparedGeneration)
     object.__setattr__(prepared, "continued", fields.pop("continued", STATE))
+    own = BatchLine(name=line, epoch=1, created_unix_s=1, arrived_unix_ms=1)
     return SimpleNamespace(
         prepared=prepared, tenant=SimpleNamespace(id="acme"), stream_id=stream_id, num_claimed_tokens=9,
-        http=SimpleNamespace(scope={LINE: BatchLine(name=line, epoch=1, created_unix_s=1)} if line else {}),
+        http=SimpleNamespace(scope={LINE: own} if line else {}),
         **{"has_answered": False, "followed": None, "is_only_shown": False, "has_output": False, **fields},
     )  # fmt: skip
 

@@ -214,7 +214,7 @@ class Submit(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., handoff_id: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[_Union[ChoiceState, _Mapping]]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., model_digest: _Optional[str] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., prefill: _Optional[_Iterable[_Union[_common_pb2.WorkerRef, _Mapping]]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ..., required_features: _Optional[_Iterable[str]] = ..., meter: _Optional[_Union[MeterTag, _Mapping]] = ..., num_prior_tokens: _Optional[int] = ...) -> None: ...
 
 class MeterTag(_message.Message):
-    __slots__ = ("key_id", "model", "model_size", "adapter", "route", "http_request_id", "arrived_unix_ms", "num_cached_tokens", "cost_tags", "num_prior_tokens", "revision")
+    __slots__ = ("key_id", "model", "model_size", "adapter", "route", "http_request_id", "arrived_unix_ms", "num_cached_tokens", "cost_tags", "num_prior_tokens", "revision", "is_batch")
     class CostTagsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -233,6 +233,7 @@ class MeterTag(_message.Message):
     COST_TAGS_FIELD_NUMBER: _ClassVar[int]
     NUM_PRIOR_TOKENS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    IS_BATCH_FIELD_NUMBER: _ClassVar[int]
     key_id: str
     model: str
     model_size: str
@@ -244,7 +245,8 @@ class MeterTag(_message.Message):
     cost_tags: _containers.ScalarMap[str, str]
     num_prior_tokens: int
     revision: str
-    def __init__(self, key_id: _Optional[str] = ..., model: _Optional[str] = ..., model_size: _Optional[str] = ..., adapter: _Optional[str] = ..., route: _Optional[str] = ..., http_request_id: _Optional[str] = ..., arrived_unix_ms: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., cost_tags: _Optional[_Mapping[str, str]] = ..., num_prior_tokens: _Optional[int] = ..., revision: _Optional[str] = ...) -> None: ...
+    is_batch: bool
+    def __init__(self, key_id: _Optional[str] = ..., model: _Optional[str] = ..., model_size: _Optional[str] = ..., adapter: _Optional[str] = ..., route: _Optional[str] = ..., http_request_id: _Optional[str] = ..., arrived_unix_ms: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., cost_tags: _Optional[_Mapping[str, str]] = ..., num_prior_tokens: _Optional[int] = ..., revision: _Optional[str] = ..., is_batch: _Optional[bool] = ...) -> None: ...
 
 class UsageCount(_message.Message):
     __slots__ = ("request_id", "attempt", "tenant", "meter", "num_prompt_tokens", "num_cached_tokens", "num_output_tokens", "queue_ns", "prefill_ns", "decode_ns", "device_ns", "num_computed_tokens", "writes")
