@@ -93,6 +93,6 @@ async def test_a_limit_of_a_tenant_bounds_no_lines_of_others(error: Exception, l
             return LineAnswer(500, {})
 
     gate = LineGate(32, FakeClock(), GatewayMetrics(CollectorRegistry()))
-    own = BatchLine(name="batch_1-0", epoch=1, created_unix_s=5)
+    own = BatchLine(name="batch_1-0", epoch=1, created_unix_s=5, arrived_unix_ms=5000)
     await answer_line(cast("Any", Calls()), gate, Tenant(name="acme"), {"url": URL, "body": {}}, lambda place: own)
     assert gate.limit == limit
