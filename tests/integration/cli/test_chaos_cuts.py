@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -55,29 +56,40 @@ async def test_nothing_arrives_across_a_partition_and_everything_after_it(victim
     assert await asyncio.to_thread(victim.connection.recv, 9) == b"late"
 
 
+@contextmanager
+def called_by(victim: Victim) -> Iterator[socket.socket]:
+    """A connection that the victim has made to this process: all that it has called."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        victim.tell(f"call {server.getsockname()[1]}")
+        connection, _ = server.accept()
+        with connection:
+            yield connection
+
+
 @pytest.mark.parametrize(("kind", "is_redis"), [("cut-redis", True), ("cut-workers", False)])
 async def test_one_kind_of_peer_is_cut_off_and_no_other(
     victim: Victim, monkeypatch: pytest.MonkeyPatch, kind: str, is_redis: bool
 ) -> None:
-    """This process called the victim, which is its Redis or not."""
-    own = os.getpid()
-    place = OneProcess(own, redis=victim.process.pid if is_redis else own)
-    with begun(Fault(kind, "client", lasting_s=0.6), place) as (strike, in_effect):
-        await effect_of(strike, in_effect)
-        victim.tell("echo")
-        victim.connection.sendall(b"late")
-        assert (await strike)["bytes_passed"] == 0
-    assert await asyncio.to_thread(victim.connection.recv, 9) == b"late"
-    other = OneProcess(own, redis=own if is_redis else victim.process.pid)
-    with pytest.raises(NoEffect, match="no connection to cut"):
-        await Fault(kind, "client", lasting_s=0.1).strike(other, asyncio.Event())
-    monkeypatch.setattr(cuts, "drop_all", lambda *_: None)
-    with begun(Fault(kind, "client", lasting_s=0.3), place) as (strike, in_effect):
-        await effect_of(strike, in_effect)
-        victim.tell("echo")
-        victim.connection.sendall(b"passes")
-        with pytest.raises(NoEffect, match="across the partition"):
-            await strike
+    """This process is the victim's Redis or not."""
+    pid, own = victim.process.pid, os.getpid()
+    place, other = (OneProcess(pid, redis=own if is_own else pid) for is_own in (is_redis, not is_redis))
+    with called_by(victim) as connection:
+        assert await victim.answer() == "done"
+        with begun(Fault(kind, "client", lasting_s=0.6), place) as (strike, in_effect):
+            await effect_of(strike, in_effect)
+            victim.tell("echo")
+            connection.sendall(b"late")
+            assert (await strike)["bytes_passed"] == 0
+        assert await asyncio.to_thread(connection.recv, 9) == b"late"
+        with pytest.raises(NoEffect, match="no connection to cut"):
+            await Fault(kind, "client", lasting_s=0.1).strike(other, asyncio.Event())
+        monkeypatch.setattr(cuts, "drop_all", lambda *_: None)
+        with begun(Fault(kind, "client", lasting_s=0.3), place) as (strike, in_effect):
+            await effect_of(strike, in_effect)
+            victim.tell("echo")
+            connection.sendall(b"passes")
+            with pytest.raises(NoEffect, match="across the partition"):
+                await strike
 
 
 async def test_a_port_that_others_share_stays_open(victim: Victim) -> None:

@@ -48,6 +48,9 @@ for line in sys.stdin:
     try:
         if word == "echo":
             connection.sendall(connection.recv(100))
+        elif word.startswith("call "):
+            kept.append(connection)
+            connection = socket.create_connection(("127.0.0.1", int(word.split()[1])))
         elif word == "write":
             with open(sys.argv[1], "a") as file:
                 file.write("text")
