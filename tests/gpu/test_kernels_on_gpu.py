@@ -126,7 +126,11 @@ def test_rotation_and_kv_write_with_rounding_to_fp8(dtype: torch.dtype) -> None:
     expected, key, value = rotated_heads(qkv, rope, norm, heads, dim)
     for pages_type, kv_scales in ((dtype, None), (torch.float8_e4m3fn, scales)):
         pages = torch.zeros(4, 2, 2, kv_heads, 16, dim, device="cuda").to(pages_type)
-        query = rotate_and_store(qkv, rope.cos, rope.sin, norm.weight, 1e-6, slots, pages[:, 1], heads, kv_scales)
+        cut = torch.zeros(tokens, dtype=torch.bool, device="cuda")
+        query = rotate_and_store(
+            qkv, rope.cos, rope.sin, norm.weight, 1e-6, slots, pages[:, 1], heads, kv_scales, cut=cut
+        )
+        assert not cut.any()
         assert close(query, expected.float())
         stored = pages[:, 1].float().permute(0, 3, 1, 2, 4).reshape(-1, 2, kv_heads, dim)[slots.long()]
         wanted = torch.stack((key, value), 1).float()

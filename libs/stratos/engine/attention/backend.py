@@ -57,7 +57,8 @@ class AttentionBackend(ABC):
         """Norm and rotate q and k, write k and v into the pages, attend causally over each row's context.
 
         A token sees its whole context, or the last ``window`` tokens of it, itself included, where the layer has one.
-        Values of k and v that are not finite are stored as 0.
+        Values of k and v that are not finite are stored as 0. The token's own result is NaN then, or ``cut`` names it:
+        what reads its KV would be wrong, so its request must end.
 
         Args:
             layer: index of the layer.
@@ -69,3 +70,7 @@ class AttentionBackend(ABC):
         Returns:
             [tokens, heads * head_dim].
         """
+
+    def cut(self, metadata: Any) -> Tensor | None:
+        """Bool [tokens] of a step: K or V of a layer was not finite; ``None`` where results of ``forward`` say so."""
+        return None

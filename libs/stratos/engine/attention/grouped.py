@@ -65,6 +65,10 @@ class GroupedAttention(AttentionBackend):
         column, place = self.places[layer]
         return self.backends[column].forward(place, qkv, rope, qk_norm, metadata[column])
 
+    def cut(self, metadata: list[Any]) -> Tensor | None:
+        cuts = [cut for own in zip(self.backends, metadata, strict=True) if (cut := own[0].cut(own[1])) is not None]
+        return torch.stack(cuts).any(0) if cuts else None
+
     def column(self, rows: list[RowSpan], index: int) -> list[RowSpan]:
         """The rows as the backend of a column sees them."""
         return [replace(row, block_table=self._table(row, index)) for row in rows]

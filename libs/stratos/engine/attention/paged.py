@@ -158,11 +158,11 @@ class TorchPagedAttention(TorchAttention):
         self, layer: int, qkv: Tensor, rope: RopeRows, qk_norm: QkNorm | None, metadata: PagedMetadata
     ) -> Tensor:
         query, key, value = rotated_heads(qkv, rope, qk_norm, self._num_heads, self._head_dim)
-        self._write(layer, metadata.slots, key, value)
+        is_cut = self._write(layer, metadata.slots, key, value)
         page_rows = self._page_rows[layer * self._layer_rows :]
         view = metadata.views[self._windows[layer]]
         if not view.prefill and len(view.decode) == 1 and view.decode[0].tokens is None:
-            return self._decode(layer, view.decode[0], query, page_rows)
+            return self._decode(layer, view.decode[0], query, page_rows).masked_fill_(is_cut, torch.nan)
         out = query.new_empty(query.shape[0], self._num_heads * self._head_dim)
         for group in view.decode:
             assert group.tokens is not None
@@ -170,7 +170,7 @@ class TorchPagedAttention(TorchAttention):
             out.index_copy_(0, group.tokens, rows)
         for row in view.prefill:
             self._prefill(layer, row, query, page_rows, out)
-        return out
+        return out.masked_fill_(is_cut, torch.nan)
 
     def _gathered(self, pages: Tensor, page_rows: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """K and V [rows, kv_heads, tokens, head_dim] of as many KV heads at a time as memory allows."""

@@ -147,7 +147,7 @@ class SinkPagedAttention(TorchPagedAttention):
             return super().forward(layer, qkv, rope, qk_norm, metadata)
         query, key, value = rotated_heads(qkv, rope, qk_norm, self._num_heads, self._head_dim)
         placed, _, _ = rotated_heads(qkv, metadata.rope, qk_norm, self._num_heads, self._head_dim)
-        self._write(layer, metadata.slots, key, value)
+        is_cut = self._write(layer, metadata.slots, key, value)
         page_rows = self._page_rows[layer * self._layer_rows :]
         view = metadata.views[self._window]
         out = query.new_empty(query.shape[0], self._num_heads * self._head_dim)
@@ -158,7 +158,7 @@ class SinkPagedAttention(TorchPagedAttention):
         for row in view.prefill:
             assert isinstance(row, SinkPrefillRow)
             self._prefill_with_sinks(row, query, placed, page_rows, out)
-        return out
+        return out.masked_fill_(is_cut, torch.nan)
 
     def _sinks(self, pages: Tensor, page_rows: Tensor) -> tuple[Tensor, Tensor]:
         """K and V of sinks, [rows, kv_heads, sinks, head_dim]."""

@@ -61,7 +61,7 @@ class TorchTiledAttention(TorchAttention):
         self, layer: int, qkv: Tensor, rope: RopeRows, qk_norm: QkNorm | None, metadata: TiledMetadata
     ) -> Tensor:
         query, key, value = rotated_heads(qkv, rope, qk_norm, self._num_heads, self._head_dim, self._kv_heads)
-        self._write(layer, metadata.slots, key, value)
+        is_cut = self._write(layer, metadata.slots, key, value)
         slot_rows = self._layer_slots(layer)
         out = qkv.new_empty(qkv.shape[0], self._num_heads, self._head_dim)
         for row, context in zip(metadata.rows, metadata.contexts, strict=True):
@@ -70,7 +70,7 @@ class TorchTiledAttention(TorchAttention):
             for first, last in _query_tiles(row):
                 tokens = slice(row.begin + first - row.start, row.begin + last - row.start)
                 out[tokens] = self._attend(layer, query[tokens], first, tiles, self._windows[layer])
-        return out.view(out.shape[0], -1)
+        return out.view(out.shape[0], -1).masked_fill_(is_cut, torch.nan)
 
     def _attend(self, layer: int, query: Tensor, first: int, tiles: Tensor, window: int | None) -> Tensor:
         """Queries at positions from ``first`` on, all of one query tile: [tokens, heads, head_dim] as ``query``."""

@@ -77,14 +77,20 @@ class TorchAttention(AttentionBackend):
         """Slot rows from those of ``layer`` on."""
         return self._slot_rows[layer * self._layer_rows * self._block_size :]
 
-    def _write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
+    def _write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Store K and V [tokens, kv_heads, head_dim]; V has no heads where pages have one side.
 
         What is not finite is stored as 0: masked reads of a stale token must not poison a block's next owner.
+
+        Returns:
+            Bool [tokens, 1]: something of the token was not finite, so ``NaN`` is what its result must be.
         """
-        written = torch.cat((key, value), 1).view(-1, self._head_dim).nan_to_num_(0.0, 0.0, 0.0)
+        kv = torch.cat((key, value), 1)
+        is_cut = (kv * 0).sum((1, 2)).isnan()[:, None]
+        written = kv.view(-1, self._head_dim).nan_to_num_(0.0, 0.0, 0.0)
         stored = written if self._codes is None else self._codes.rows(written)
         self._layer_slots(layer).index_copy_(0, slots, stored)
+        return is_cut
 
     def _read(self, rows: Tensor, index: Tensor) -> Tensor:
         """Numbers of some page rows or slot rows, [n, their tokens * head_dim]."""

@@ -87,6 +87,8 @@ class TritonMetadata:
     decode: AttentionRows | None
     """Rows of one token."""
     prefill: AttentionRows | None
+    cut: Tensor
+    """Bool [tokens]: what ``AttentionBackend.cut`` tells; kernels that write KV raise it."""
     slices: tuple[ExactSlice, ...] = ()
     """Launches of ``prefill`` in exact mode."""
 
@@ -208,16 +210,16 @@ class TritonPagedAttention(AttentionBackend):
             longest = [rows[index].context for index, _ in prefill]
             begins_ = [rows[index].begin + first for index, first in prefill]
             exact = self.exact_slices(list(zip(begins_, sizes, longest, strict=True)))
-        return TritonMetadata(slots, launches[0], launches[1], exact)
+        return TritonMetadata(slots, launches[0], launches[1], torch.zeros_like(slots, dtype=torch.bool), exact)
 
     def decode_metadata(self, slots: Tensor, **tables: Tensor) -> TritonMetadata:
         """Metadata of rows of one token each over tensors that the caller keeps: the fields of ``AttentionRows``."""
-        rows = AttentionRows(**tables)
+        rows, cut = AttentionRows(**tables), torch.zeros_like(slots, dtype=torch.bool)
         if not self.is_exact:
-            return TritonMetadata(slots, rows, None)
+            return TritonMetadata(slots, rows, None, cut)
         longest = rows.block_tables.shape[1] * self._block_size
         blocks = [(token, 1, longest) for token in range(rows.query_blocks.shape[0])]
-        return TritonMetadata(slots, None, rows, self.exact_slices(blocks))
+        return TritonMetadata(slots, None, rows, cut, self.exact_slices(blocks))
 
     def exact_slices(self, blocks: list[tuple[int, int, int]]) -> tuple[ExactSlice, ...]:
         """Cut query blocks (first token, tokens, context) so that the parts of each slice fit into the scratch."""
@@ -261,6 +263,7 @@ class TritonPagedAttention(AttentionBackend):
             pages,
             self._num_heads,
             scales,
+            cut=metadata.cut,
             has_pdl=self._has_pdl,
         )
         out = torch.empty_like(query)
@@ -273,6 +276,9 @@ class TritonPagedAttention(AttentionBackend):
             if not metadata.slices:
                 self.attend_rows(out, query, layer, metadata.prefill, self.shapes.prefill, scales)
         return out.view(out.shape[0], -1)
+
+    def cut(self, metadata: TritonMetadata) -> Tensor:
+        return metadata.cut
 
     def attend_rows(
         self,

@@ -1,7 +1,8 @@
 // Paged attention over pages [block, layer, 2 (K, V), kv_head, token in block, row], for any mix of rows.  A row is
 // head_dim numbers, or codes and a scale (kv_codes.h).
 //
-// stratos_attention does one layer of a step: q/k norm, rotation and the write of K and V into the pages, a barrier, then
+// stratos_attention does one layer of a step: q/k norm, rotation and the write of K and V into the pages (0 for what is not
+// finite, with queries of that token that begin with NaN, so that its result is NaN: the request must end), a barrier, then
 // attention by work items.  An item is one KV head and up to ITEM_ROWS query rows (tokens times the heads of the group) of
 // one sequence.  It walks the KV in tiles of TILE keys that begin at multiples of TILE, in order, with an online softmax
 // per tile, and reads K and V from the pages.  Therefore a token's result depends on its context alone: not on the chunk it
@@ -50,17 +51,33 @@ template <class T> static inline void load_head(const T *head, float *x, int64_t
     for (int64_t d = 0; d < dim; d += LANES) vstore(x + d, vload(head + d, (int)(dim - d)), (int)(dim - d));
 }
 
-// x * cos + roll(x, dim / 2) * sin, the sign of the rotation folded into sin; only finite values where `is_stored`.
+// x where it is a finite number of T, else 0, which makes a lane of `cuts` more than 0, or NaN.
+template <class T> static inline vec cut(vec x, vec *cuts) {
+    const vec kept = vfinite(x, largest<T>()), lost = vsub(x, kept);
+    *cuts = vfma(lost, lost, *cuts);
+    return kept;
+}
+
+template <class T> static inline void cut_head(const T *value, T *out, int64_t dim, vec *cuts) {
+    vec own = vset(0);  // each head's: a sum over all of them is one long chain
+    for (int64_t d = 0; d < dim; d += LANES)
+        vstore(out + d, cut<T>(vload(value + d, (int)(dim - d)), &own), (int)(dim - d));
+    *cuts = vadd(*cuts, own);
+}
+
+// x * cos + roll(x, dim / 2) * sin, the sign of the rotation folded into sin; where it is stored, `cuts` is what `cut` has.
 template <class T>
-static inline void rotate_head(const float *x, const float *cos, const float *sin, T *out, int64_t dim, bool is_stored) {
+static inline void rotate_head(const float *x, const float *cos, const float *sin, T *out, int64_t dim, vec *cuts) {
     int64_t half = dim / 2;
+    vec own = vset(0);
     for (int64_t side = 0; side < 2; side++)
         for (int64_t d = 0; d < half; d += LANES) {
             int64_t at = side * half + d, other = (1 - side) * half + d;
             int n = (int)(half - d);
             vec y = vfma(vload(x + other, n), vload(sin + at, n), vmul(vload(x + at, n), vload(cos + at, n)));
-            vstore(out + at, is_stored ? vfinite(y, largest<T>()) : y, n);
+            vstore(out + at, cuts ? cut<T>(y, &own) : y, n);
         }
+    if (cuts) *cuts = vadd(*cuts, own);
 }
 
 template <class T, class P>
@@ -72,25 +89,25 @@ static void write_token(const Step *s, int64_t layer, int64_t token, T *qkv, con
     const float *cos = s->cos + token * dim, *sin = s->sin + token * dim;
     float x[1024];
     T head[1024];
+    vec cuts = vset(0);
     for (int64_t h = 0; h < rotated; h++) {
         bool is_key = h >= s->num_heads;
         load_head(heads + h * dim, x, dim);
         if (norm) norm_head(x, norm + h * dim, dim, s->norm_eps, s->norm_offset);
-        rotate_head(x, cos, sin, is_key ? head : heads + h * dim, dim, is_key);
+        rotate_head(x, cos, sin, is_key ? head : heads + h * dim, dim, is_key ? &cuts : nullptr);
         if (!is_key && s->placed) {
             T *placed = (T *)s->placed + (token * s->num_heads + h) * dim;
-            rotate_head(x, s->placed_cos + token * dim, s->placed_sin + token * dim, placed, dim, false);
+            rotate_head(x, s->placed_cos + token * dim, s->placed_sin + token * dim, placed, dim, nullptr);
         }
         if (!is_key) continue;
         write_head<true>(head, block + (h - s->num_heads) * s->head_stride, place, dim, s->is_packed);
     }
-    if (!s->kv_stride) return;
-    for (int64_t h = 0; h < s->kv_heads; h++) {
-        const T *value = heads + (rotated + h) * dim;
-        for (int64_t d = 0; d < dim; d += LANES)
-            vstore(head + d, vfinite(vload(value + d, (int)(dim - d)), largest<T>()), (int)(dim - d));
+    for (int64_t h = 0; s->kv_stride && h < s->kv_heads; h++) {
+        cut_head(heads + (rotated + h) * dim, head, dim, &cuts);
         write_head<false>(head, block + s->kv_stride + h * s->head_stride, place, dim, s->is_packed);
     }
+    if (vsum(cuts) == 0.0f) return;
+    for (int64_t h = 0; h < s->num_heads; h++) vstore(heads + h * dim, vset(__builtin_nanf("")), 1);
 }
 
 // -- attention -----------------------------------------------------------------------------------------------------------
@@ -151,10 +168,13 @@ struct Factors {  // of scores; cap: 0 is none
     }
 };
 
-// The softmax of a row before it has seen a key: of its sink alone, where it has one.
-static inline void begin_softmax(const Step *s, int64_t layer, int64_t head, float *maximum, float *total) {
+// The softmax of a row before it has seen a key: of its sink alone, where it has one.  NaN where the query begins with it:
+// scores may lose it, as those with a cap do.
+template <class T>
+static inline void begin_softmax(const Step *s, int64_t layer, int64_t head, const T *query, float *maximum, float *total) {
+    const float first = to_float(*query);
     *maximum = s->sinks ? s->sinks[layer * s->num_heads + head] * LOG2_E : -__builtin_inff();
-    *total = s->sinks ? 1.0f : 0.0f;
+    *total = first != first ? first : s->sinks ? 1.0f : 0.0f;
 }
 
 struct TileScales {  // of the rows of a tile that are codes; null: of none
@@ -290,10 +310,11 @@ static void run_item(const Step *s, int64_t layer, int64_t window, const Item *i
 
     for (int64_t i = 0; i < num_rows; i++) {
         int64_t token = row->begin + item->first + i / group, q = item->kv_head * group + i % group;
-        copy_query<T, U>(qkv + token * width + q * dim, t.query + i * padded, dim);
+        const T *query = qkv + token * width + q * dim;
+        copy_query<T, U>(query, t.query + i * padded, dim);
         if (tiles.num_apart)
             copy_query<T, U>((const T *)s->placed + (token * s->num_heads + q) * dim, t.placed + i * padded, dim);
-        begin_softmax(s, layer, q, t.maxima + i, t.totals + i);
+        begin_softmax(s, layer, q, query, t.maxima + i, t.totals + i);
     }
     memset(t.out, 0, num_rows * padded * sizeof(float));
 
@@ -419,7 +440,7 @@ static void run_token(const Step *s, int64_t layer, int64_t window, const Item *
     for (int64_t i = 0; i < num_rows; i++) {
         copy_query<T, U>(query + i * dim, t.query + i * dim, dim);
         if (tiles.num_apart) copy_query<T, U>(placed + i * dim, t.placed + i * dim, dim);
-        begin_softmax(s, layer, item->kv_head * group + i, t.maxima + i, t.totals + i);
+        begin_softmax(s, layer, item->kv_head * group + i, query + i * dim, t.maxima + i, t.totals + i);
     }
     memset(t.out, 0, num_rows * dim * sizeof(float));
 

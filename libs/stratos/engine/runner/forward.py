@@ -61,7 +61,13 @@ class LayeredForward(Forward):
         logits, tokens = None, inputs.sampled_tokens
         if inputs.sampled_rows:
             logits = self._decoder.logits(hidden if tokens is None else hidden.index_select(0, tokens))
-        return ForwardResult(hidden, logits, torch.isfinite(hidden.float().sum(1)).cpu().numpy())
+        return ForwardResult(hidden, logits, finite_tokens(hidden, self._attention.cut(metadata)).cpu().numpy())
+
+
+def finite_tokens(hidden: Tensor, cut: Tensor | None) -> Tensor:
+    """Bool [tokens]: the hidden state is finite, for a sum is if and only if every term is, and no K or V was cut."""
+    is_finite = torch.isfinite(hidden.float().sum(1))
+    return is_finite if cut is None else is_finite & ~cut
 
 
 def report_non_finite(

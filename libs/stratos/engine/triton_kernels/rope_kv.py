@@ -2,7 +2,8 @@
 
 A program takes ``HEADS`` heads of one token.  Rounding follows ``attention.projections``, step by step.  K and V go
 into the pages, values that are not finite as 0, in fp8 divided by the scale of their head; q goes into a buffer of its
-own.  A token without a slot (below 0, padding of a captured graph) writes no KV.
+own.  A token of which something was stored so is named in ``cut``, which is not lowered again.  A token without a slot
+(below 0, padding of a captured graph) writes no KV.
 """
 
 import torch
@@ -20,6 +21,7 @@ FP8_MAX = 448.0
 def _rope_kv_kernel(
     query,
     layer_pages,
+    cut,
     kv_scales,
     qkv,
     cos,
@@ -75,7 +77,11 @@ def _rope_kv_kernel(
     kv_heads = heads - NUM_HEADS
     is_kv = (kv_heads >= 0)[:, None] & is_element & (slot >= 0)
     stored = result.to(tl.float32)
-    stored = tl.where(tl.abs(stored) < float("inf"), stored, 0.0)  # a comparison with nan is false
+    is_finite = tl.abs(stored) < float("inf")  # a comparison with nan is false
+    stored = tl.where(is_finite, stored, 0.0)
+    # programs of one token write the same, or nothing
+    is_cut = tl.max(tl.max((is_kv & (is_finite == 0)).to(tl.int32), 1), 0) != 0
+    tl.store(cut + token, is_cut, mask=is_cut)
     if HAS_SCALES:
         scale = tl.load(kv_scales + kv_heads, mask=(kv_heads >= 0) & (kv_heads < 2 * NUM_KV_HEADS), other=1.0)
         stored = tl.minimum(tl.maximum(stored / scale[:, None], -LIMIT), LIMIT)
@@ -96,6 +102,7 @@ def rotate_and_store(
     num_heads: int,
     kv_scales: Tensor | None = None,
     *,
+    cut: Tensor,
     has_pdl: bool = False,
 ) -> Tensor:
     """Norm and rotate q and k, and write k and v into the pages.
@@ -110,6 +117,7 @@ def rotate_and_store(
         layer_pages: view [blocks, 2, kv_heads, block, head_dim] of one layer of the pool.
         num_heads: query heads.
         kv_scales: float32 [2, kv_heads] for pages in fp8.
+        cut: bool [tokens], raised where K or V of the token is not finite.
         has_pdl: launched as ``dependent_launch`` says.
 
     Returns:
@@ -122,6 +130,7 @@ def rotate_and_store(
     _rope_kv_kernel[(qkv.shape[0], triton.cdiv(num_heads + 2 * num_kv_heads, HEADS_PER_PROGRAM))](
         query,
         layer_pages,
+        cut,
         cos if kv_scales is None else kv_scales,
         qkv,
         cos,

@@ -105,10 +105,11 @@ def test_kernels_write_the_same_bytes_and_attend_to_what_they_stand_for(
         kv = held[:, heads * dim :].reshape(-1, dim)
         held[:, heads * dim :] = codes.floats(codes.rows(kv)).view(num_tokens, -1)
         expected = wide.forward(layer, held, rope, None, wide.prepare(rows))
+        expected[1] = torch.nan  # its V was cut
         atol = {torch.float32: 2e-5, torch.bfloat16: 6e-2, torch.float16: 1e-2}[dtype]
-        torch.testing.assert_close(got.float(), expected, rtol=2e-2, atol=atol)
+        torch.testing.assert_close(got.float(), expected, rtol=2e-2, atol=atol, equal_nan=True)
         if dtype == torch.float32:  # torch rounds what it widened to the compute type
-            torch.testing.assert_close(also, expected, rtol=2e-5, atol=atol)
+            torch.testing.assert_close(also, expected, rtol=2e-5, atol=atol, equal_nan=True)
 
 
 @pytest.mark.parametrize("codes", CODES, ids=lambda codes: codes.name)

@@ -66,7 +66,9 @@ def test_rotation_and_the_write_of_kv(has_norm: bool) -> None:
     pages = torch.zeros(6, LAYERS, 2, KV_HEADS, BLOCK, DIM, device=DEVICE)
     slots = torch.tensor([0, 5, 23, -1, 8, 9, 10, 11, -1, 2], dtype=torch.int32, device=DEVICE)
     weight = None if norm is None else norm.weight
-    query = rotate_and_store(qkv, rope.cos, rope.sin, weight, 1e-6, slots, pages[:, 1], HEADS)
+    cut = torch.zeros(TOKENS, dtype=torch.bool, device=DEVICE)
+    query = rotate_and_store(qkv, rope.cos, rope.sin, weight, 1e-6, slots, pages[:, 1], HEADS, cut=cut)
+    assert not cut.any()
     expected_query, *kv = rotated_heads(qkv, rope, norm, HEADS, DIM)
     assert torch.allclose(query, expected_query, atol=1e-5)
     expected = torch.zeros_like(pages)
@@ -84,22 +86,31 @@ def test_fp8_pages_hold_scaled_values_within_their_range() -> None:
     scales = torch.tensor([[0.5, 1.0], [0.25, 2.0]], device=DEVICE)
     pages = torch.zeros(3, 1, 2, KV_HEADS, BLOCK, DIM, device=DEVICE).to(torch.float8_e4m3fn)
     slots = torch.arange(TOKENS, dtype=torch.int32, device=DEVICE)
-    rotate_and_store(qkv, rope.cos, rope.sin, None, 0.0, slots, pages[:, 0], HEADS, scales)
+    cut = torch.zeros(TOKENS, dtype=torch.bool, device=DEVICE)
+    rotate_and_store(qkv, rope.cos, rope.sin, None, 0.0, slots, pages[:, 0], HEADS, scales, cut=cut)
+    assert not cut.any()
     kv = qkv.view(TOKENS, -1, DIM)[:, HEADS:].reshape(TOKENS, 2, KV_HEADS, DIM)
     stored = pages.float().permute(0, 4, 1, 2, 3, 5).reshape(-1, 2, KV_HEADS, DIM)[:TOKENS]
     assert torch.equal(stored, (kv / scales[:, :, None]).clamp(-448, 448))
     assert bool((stored.abs() == 448).any())
 
 
-def test_values_that_are_not_finite_are_stored_as_zeros() -> None:
-    qkv = torch.full((2, (HEADS + 2 * KV_HEADS) * DIM), float("nan"), device=DEVICE)
-    qkv[1] = float("inf")
+def test_values_that_are_not_finite_are_stored_as_zeros_and_their_token_is_named() -> None:
+    qkv = torch.ones(5, HEADS + 2 * KV_HEADS, DIM, device=DEVICE)
+    qkv[0, 0] = float("nan")  # a query is not stored
+    qkv[1, HEADS:] = float("nan")
+    qkv[2, -1, DIM - 1] = float("-inf")
+    qkv[3, HEADS, 0] = float("inf")
+    qkv[4] = float("inf")  # padding is stored nowhere
     pages = torch.ones(1, 1, 2, KV_HEADS, BLOCK, DIM, device=DEVICE)
-    ones = torch.ones(2, DIM, device=DEVICE)
-    slots = torch.arange(2, dtype=torch.int32, device=DEVICE)
-    rotate_and_store(qkv, ones, ones, None, 0.0, slots, pages[:, 0], HEADS)
-    assert not pages[:, :, :, :, :2].any()
-    assert bool((pages[:, :, :, :, 2:] == 1).all())
+    ones = torch.ones(5, DIM, device=DEVICE)
+    slots = torch.tensor([0, 1, 2, 3, -1], dtype=torch.int32, device=DEVICE)
+    cut = torch.zeros(5, dtype=torch.bool, device=DEVICE)
+    rotate_and_store(qkv.view(5, -1), ones, ones, None, 0.0, slots, pages[:, 0], HEADS, cut=cut)
+    assert cut.tolist() == [False, True, True, True, False]
+    assert bool(torch.isfinite(pages).all())
+    assert not pages[:, :, :, :, 1].any()
+    assert [int((pages[0, 0, :, :, token] == 0).sum()) for token in (0, 2, 3)] == [0, 1, 2]
 
 
 @pytest.fixture

@@ -46,6 +46,7 @@ from stratos.engine.runner.cuda.page_copies import PageCopies, bytes_at
 from stratos.engine.runner.cuda.parked_weights import ParkedWeights
 from stratos.engine.runner.cuda.tables import DeviceTables
 from stratos.engine.runner.cuda.warm_up import warm_up, warm_up_products
+from stratos.engine.runner.forward import finite_tokens
 from stratos.engine.runner.pooling import pool_rows
 from stratos.engine.runner.prompt_logprobs import prompt_logprobs
 from stratos.engine.runner.step_inputs import build_step_inputs
@@ -216,7 +217,8 @@ class CudaRunner(TorchRunner):
         tables.prepare(size)
         metadata = tables.metadata(self._kernel, size)
         hidden = self.decoder.forward(tables.token_ids[:size], tables.positions[:size], self.attention, metadata, lora)
-        return DecodeOutputs(self.decoder.logits(hidden, self._logits[:size]), _is_bad(hidden))
+        is_bad = ~finite_tokens(hidden, metadata.cut)
+        return DecodeOutputs(self.decoder.logits(hidden, self._logits[:size]), is_bad)
 
     # -- steps ---------------------------------------------------------------------------------------
 
@@ -306,7 +308,7 @@ class CudaRunner(TorchRunner):
         metadata = self.attention.prepare(inputs.spans)
         lora = self._step_adapters(inputs.lora, len(inputs.token_ids))
         hidden = self.decoder.forward(inputs.token_ids, inputs.positions, self.attention, metadata, lora)
-        handle.is_bad = _is_bad(hidden)
+        handle.is_bad = ~finite_tokens(hidden, self.attention.cut(metadata))
         handle.tokens.errors.update(inputs.errors)
         handle.tokens.pooled = pool_rows(plan.rows, inputs.spans, hidden, self.decoder.final_states)
         handle.tokens.prompt_logprobs = prompt_logprobs(plan.rows, inputs.spans, hidden, self.decoder.logits)
@@ -393,8 +395,3 @@ def _sampler(config: RunnerConfig, info: RunnerInfo, device: torch.device) -> Tr
     if not config.kernels.triton_sampler:
         return WaitingSampler(info.eos_token_ids, info.vocab_size, device)
     return TritonSampler(info.eos_token_ids, info.vocab_size, device, is_split=config.kernels.split_sampler)
-
-
-def _is_bad(hidden: Tensor) -> Tensor:
-    """Bool [tokens]: a sum is finite if and only if every term is."""
-    return ~torch.isfinite(hidden.float().sum(1))
