@@ -143,3 +143,21 @@ def test_templates_read_names_in_which_no_special_token_is_one() -> None:
     assert shipped_tokenizer().decode(ids) == "Ann<|end|>: hi"
     assert not set(ids) & shipped_tokenizer().special_ids
     assert message.texts == ("hi", "Ann<|end|>")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (r'{"a": "\ud800"}', '{"a": "\ufffd"}'),
+        (r'{"\udc00": 1}', '{"\ufffd": 1}'),
+        (r'{"a":  "\ud83d\ude00"}', r'{"a":  "\ud83d\ude00"}'),
+        (r'{"a": "\\ud800"}', r'{"a": "\\ud800"}'),
+        (r'{"a": "\ud800', r'{"a": "\ud800'),
+    ],
+)
+def test_half_a_character_in_arguments_is_one_that_a_template_can_write(given: str, told: str) -> None:
+    call = {**CALL, "function": {"name": "f", "arguments": given}}
+    [_, message] = check_messages([user(), {"role": "assistant", "tool_calls": [call]}])
+    assert message.tool_calls[0].arguments == told
+    source = "{% for c in messages[0].tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}"
+    assert ChatTemplate(source, shipped_tokenizer()).encode([message])
