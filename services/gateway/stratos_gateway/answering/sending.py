@@ -13,8 +13,7 @@ from starlette.responses import Response
 from stratos.common.errors import StratosError
 from stratos_gateway.answering.output import ChunkOutput, Chunks, NothingLeft, TakeChunks
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
-from stratos_gateway.answering.whole import send_whole
-from stratos_gateway.http.body import OrjsonResponse
+from stratos_gateway.answering.whole import rendered, send_whole
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import EventStream, KeptAlive
 from stratos_gateway.openai.chunks import ChoiceChunk
@@ -60,7 +59,7 @@ class ChunkSender:
             check.require(found)
         request.note_sent(replace(chunk) for chunk in found)
         usage = output.usage
-        response = OrjsonResponse(request.prepared.renderer.body(found, usage))
+        response = await rendered(request.prepared.renderer, found, usage)
         if request.stream_id:
             request.begin_answer(output)  # its record has all of it by now, for the same request again
         await request.prepared.keep(usage)

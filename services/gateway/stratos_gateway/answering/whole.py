@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.responses import Response
 
 from stratos.common.errors import StratosError
 from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.http.body import OrjsonResponse
+from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+from stratos_gateway.openai.rendering import Renderer
+
+_INLINE_CHARS = 16 * 1024
+"""Text of an answer, all choices together, that is rendered on the event loop."""
+_PLACE_CHARS = 256
+"""Characters of a text that take about as long as the log probabilities at one place."""
 
 
 async def send_whole(request: ClientRequest[Any], response: Response, *, is_billed: bool = False) -> None:
@@ -23,3 +33,17 @@ async def send_whole(request: ClientRequest[Any], response: Response, *, is_bill
             raise
     request.whole = bytes(response.body)
     await response(request.http.scope, request.http.receive, request.send)
+
+
+async def rendered(renderer: Renderer, chunks: Sequence[ChoiceChunk], usage: Usage) -> OrjsonResponse:
+    """A whole answer, in a thread where that takes long: log probabilities take some 2 us for each likely token."""
+
+    def render() -> OrjsonResponse:
+        return OrjsonResponse(renderer.body(chunks, usage))
+
+    size = sum(len(chunk.text) + _PLACE_CHARS * _num_places(chunk) for chunk in chunks)
+    return render() if size <= _INLINE_CHARS else await asyncio.to_thread(render)
+
+
+def _num_places(chunk: ChoiceChunk) -> int:
+    return len(chunk.entries) + len(chunk.prompt_logprobs)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from stratos.common.errors import ResponseStoreDown
+from stratos.core.requests.records import PositionLogprobs, TokenLogprob
 from stratos_gateway.answering.output import ChunkOutput
 from stratos_gateway.answering.sending import ChunkSender
+from stratos_gateway.answering.whole import rendered
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import DONE, EventStream
-from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+from stratos_gateway.openai.chunks import ChoiceChunk, TokenEntry, Usage
 
 
 class ShortAnswer(ChunkOutput):
@@ -83,3 +86,22 @@ async def test_what_could_not_be_kept_ends_behind_the_last_chunk() -> None:
     output = ShortAnswer(tells_end=True)
     assert await sent_by(output, can_keep=False) == [b"a", b"b", b"failed"]
     assert output.confirmed == "ab"
+
+
+@pytest.mark.parametrize(
+    ("text", "num_places", "is_on_loop"), [("short", 10, True), ("short", 100, False), ("x" * 20_000, 0, False)]
+)
+async def test_a_long_whole_answer_is_rendered_beside_the_event_loop(
+    *, text: str, num_places: int, is_on_loop: bool
+) -> None:
+    threads = list[threading.Thread]()
+
+    def body(chunks: object, usage: object) -> dict[str, Any]:
+        threads.append(threading.current_thread())
+        return {"text": text}
+
+    entry = TokenEntry(PositionLogprobs(TokenLogprob(1, -0.5, 1)), 0)
+    chunk = ChoiceChunk(0, text, [1], [entry] * num_places, "stop", is_first=True)
+    answer = await rendered(cast("Any", SimpleNamespace(body=body)), [chunk], Usage(1))
+    assert answer.body == b'{"text":"' + text.encode() + b'"}'
+    assert [thread is threading.current_thread() for thread in threads] == [is_on_loop]
