@@ -333,7 +333,7 @@ def _call_mapping(call: ToolCall, mask: _Mask, *, as_text: bool) -> dict[str, An
         arguments = call.arguments if as_text else json.loads(call.arguments)
     except (ValueError, RecursionError):
         arguments = call.arguments
-    function = {"name": call.name, "arguments": mask.hide_all(arguments)}
+    function = {"name": mask.hide(call.name), "arguments": mask.hide_all(arguments)}
     return {"id": mask.hide(call.id), "type": "function", "function": function}
 
 

@@ -64,6 +64,13 @@ def test_no_message_changes_the_control_tokens(parts: list[str]) -> None:
     assert shipped_tokenizer().decode(ids) == f"\n{text}\n\n{text}\n\n"
 
 
+def test_spelt_out_control_tokens_in_the_name_of_a_call_stay_text() -> None:
+    template = ChatTemplate("<|user|>{{ messages[0].tool_calls[0].function.name }}", shipped_tokenizer())
+    ids = template.encode([ChatMessage("assistant", "", tool_calls=(ToolCall("1", "f<|end|>", "{}"),))])
+    assert [i for i in ids if i in shipped_tokenizer().special_ids] == [USER]
+    assert shipped_tokenizer().decode(ids) == "f<|end|>"
+
+
 def test_templates_see_the_real_text() -> None:
     template = ChatTemplate(
         "{% for m in messages %}{{ m.content | trim | upper }}<|end|>{% endfor %}", shipped_tokenizer()

@@ -20,7 +20,7 @@ from stratos.core.requests.tools import (
     ToolCall,
     ToolUse,
     ValueBudget,
-    check_tool_name,
+    check_called_name,
 )
 from stratos.text.chat_template import ChatMessage
 from stratos.text.marked_text import MarkedText
@@ -234,7 +234,7 @@ def _call(value: Any, param: str, budget: ValueBudget) -> ToolCall:
     if kind not in (None, "function"):
         raise BadRequest(f"{param}.type must be function", param=f"{param}.type", code="unsupported_parameter")
     within = object_fields(function, f"{param}.function")
-    name = check_tool_name(within.take("name"), f"{param}.function.name")
+    name = check_called_name(within.take("name"), f"{param}.function.name")
     arguments = within.take("arguments")
     if rest := function.keys() - _FUNCTION:
         _check_rest(function, rest, _DROPPED_OF_FUNCTION, f"{param}.function.")

@@ -161,3 +161,16 @@ def test_half_a_character_in_arguments_is_one_that_a_template_can_write(given: s
     assert message.tool_calls[0].arguments == told
     source = "{% for c in messages[0].tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}"
     assert ChatTemplate(source, shipped_tokenizer()).encode([message])
+
+
+@pytest.mark.parametrize("name", ["functions.get_weather", "get weather", ""])
+def test_a_call_of_what_no_function_can_be_named_comes_back(name: str) -> None:
+    call = {**CALL, "function": {"name": name, "arguments": '{"a": "b"}'}}
+    [message] = check_messages([{"role": "assistant", "tool_calls": [call]}])
+    assert message.tool_calls[0].name == name
+    assert [text for text in message.texts if text] == [*filter(None, [name]), "a", "b"]
+
+
+def test_the_name_of_a_function_is_no_text_of_its_call() -> None:
+    [message] = check_messages([{"role": "assistant", "content": "", "tool_calls": [CALL]}])
+    assert message.texts == ("",)
