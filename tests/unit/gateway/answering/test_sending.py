@@ -12,7 +12,7 @@ from stratos.common.errors import ResponseStoreDown
 from stratos.core.requests.records import PositionLogprobs, TokenLogprob
 from stratos_gateway.answering.output import ChunkOutput
 from stratos_gateway.answering.sending import ChunkSender
-from stratos_gateway.answering.whole import rendered
+from stratos_gateway.answering.whole import first_part, rendered
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import DONE, EventStream
 from stratos_gateway.openai.chunks import ChoiceChunk, TokenEntry, Usage
@@ -91,17 +91,21 @@ async def test_what_could_not_be_kept_ends_behind_the_last_chunk() -> None:
 @pytest.mark.parametrize(
     ("text", "num_places", "is_on_loop"), [("short", 10, True), ("short", 100, False), ("x" * 20_000, 0, False)]
 )
-async def test_a_long_whole_answer_is_rendered_beside_the_event_loop(
-    *, text: str, num_places: int, is_on_loop: bool
-) -> None:
+async def test_a_long_answer_is_rendered_beside_the_event_loop(*, text: str, num_places: int, is_on_loop: bool) -> None:
     threads = list[threading.Thread]()
 
     def body(chunks: object, usage: object) -> dict[str, Any]:
         threads.append(threading.current_thread())
         return {"text": text}
 
+    def stream_part(chunks: object) -> bytes:
+        threads.append(threading.current_thread())
+        return b"part"
+
     entry = TokenEntry(PositionLogprobs(TokenLogprob(1, -0.5, 1)), 0)
     chunk = ChoiceChunk(0, text, [1], [entry] * num_places, "stop", is_first=True)
-    answer = await rendered(cast("Any", SimpleNamespace(body=body)), [chunk], Usage(1))
+    renderer = cast("Any", SimpleNamespace(body=body, stream_part=stream_part))
+    answer = await rendered(renderer, [chunk], Usage(1))
     assert answer.body == b'{"text":"' + text.encode() + b'"}'
-    assert [thread is threading.current_thread() for thread in threads] == [is_on_loop]
+    assert await first_part(renderer, [chunk]) == b"part"
+    assert [thread is threading.current_thread() for thread in threads] == [is_on_loop] * 2
