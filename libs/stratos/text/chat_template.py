@@ -240,6 +240,7 @@ class ChatTemplate:
 
 _MARK = re.compile("\ue000([0-9a-f]{16}):([0-9]+)\ue001")
 """Of any conversation: a pattern with a nonce in it would be compiled for each."""
+_WITNESS = re.compile("\ue000[0-9a-f]{16}:role[0-9]+\ue001")
 
 
 class _Mask:
@@ -273,12 +274,14 @@ class _Mask:
 
     def without_witnesses(self, rendered: str) -> str:
         """The rendered text; raises ``BadRequest`` where a message is not in it."""
+        if not self.witnesses:
+            return rendered
+        found = set(_WITNESS.findall(rendered))
         for mark, role in self.witnesses.items():
-            if mark not in rendered:
+            if mark not in found:
                 text = f"the model's chat template leaves out messages of the role {role!r}"
                 raise BadRequest(text, param="messages", code="unsupported_parameter")
-            rendered = rendered.replace(mark, "")
-        return rendered
+        return _WITNESS.sub(lambda match: "" if match[0] in self.witnesses else match[0], rendered)
 
     def show(self, text: str) -> str:
         return _MARK.sub(self._shown, text)
@@ -330,7 +333,7 @@ def _call_mapping(call: ToolCall, mask: _Mask, *, as_text: bool) -> dict[str, An
         arguments = call.arguments if as_text else json.loads(call.arguments)
     except (ValueError, RecursionError):
         arguments = call.arguments
-    function = {"name": call.name, "arguments": mask.hide_all(arguments)}
+    function = {"name": mask.hide(call.name), "arguments": mask.hide_all(arguments)}
     return {"id": mask.hide(call.id), "type": "function", "function": function}
 
 

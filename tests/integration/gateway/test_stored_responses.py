@@ -110,6 +110,15 @@ async def test_a_call_and_its_result_go_on_over_the_store(worlds: list[AdminWorl
         assert "<tool_response>\nnoon\n</tool_response>" in prompt_of(two)
 
 
+async def test_a_call_of_what_no_function_is_named_goes_on_over_the_store(worlds: list[AdminWorld]) -> None:
+    worlds[0].worker.script = say(CALL.replace("now", "clock.now now"))
+    async with client_of(worlds[0]) as first, client_of(worlds[1]) as second:
+        asked = await ask(first, tools=[NOW])
+        assert [item.name for item in asked.output] == ["clock.now now"]
+        answer = await ask(second, "There is none.", previous_response_id=asked.id, tools=[NOW])
+        assert answer.output_text == PLANTED_ANSWER
+
+
 async def test_a_stream_is_kept_before_its_last_event(worlds: list[AdminWorld]) -> None:
     one, two = worlds
     async with client_of(one) as first, client_of(two) as second:

@@ -1,3 +1,4 @@
+import time
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,13 @@ def test_no_message_changes_the_control_tokens(parts: list[str]) -> None:
     ids = shipped_template().encode([ChatMessage("system", text), ChatMessage("user", text)])
     assert [i for i in ids if i in shipped_tokenizer().special_ids] == [SYSTEM, END, USER, END, ASSISTANT]
     assert shipped_tokenizer().decode(ids) == f"\n{text}\n\n{text}\n\n"
+
+
+def test_spelt_out_control_tokens_in_the_name_of_a_call_stay_text() -> None:
+    template = ChatTemplate("<|user|>{{ messages[0].tool_calls[0].function.name }}", shipped_tokenizer())
+    ids = template.encode([ChatMessage("assistant", "", tool_calls=(ToolCall("1", "f<|end|>", "{}"),))])
+    assert [i for i in ids if i in shipped_tokenizer().special_ids] == [USER]
+    assert shipped_tokenizer().decode(ids) == "f<|end|>"
 
 
 def test_templates_see_the_real_text() -> None:
@@ -162,6 +170,18 @@ def test_an_unknown_role_is_found_by_a_template_that_takes_arguments_as_text() -
     source = f"{{% for m in messages %}}{{{{ m.content }}}}{calls}{{% endfor %}}"
     messages = [ChatMessage("critic", "a "), ChatMessage("assistant", "", tool_calls=(ToolCall("1", "f", "{}"),))]
     assert shipped_tokenizer().decode(ChatTemplate(source, shipped_tokenizer()).encode(messages)) == "a {}"
+
+
+def test_messages_of_an_unknown_role_take_about_as_long_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tokenizer, "encode", lambda *_: [])
+    template = shipped_template()
+
+    def cpu_s(role: str) -> float:
+        begin_s = time.process_time()
+        template.encode([ChatMessage(role, "a" * 1000)] * 512)
+        return time.process_time() - begin_s
+
+    assert min(cpu_s("critic") for _ in range(3)) < 5 * cpu_s("user")
 
 
 class CountingTokenizer(Tokenizer):

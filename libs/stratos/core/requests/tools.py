@@ -28,6 +28,8 @@ MAX_CALL_DEPTH = 64
 MAX_CALL_VALUES = 65_536
 """Values in the arguments of all of them."""
 MAX_TOOL_NAME_CHARS = 64
+MAX_CALLED_NAME_CHARS = 1024
+"""As many as answers show of one that a model wrote."""
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -74,11 +76,13 @@ class ToolCall:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Names and values of its arguments, without the escapes that JSON may hide them in."""
+        """Names and values of its arguments, without the escapes that JSON may hide them in; and its own name, where no
+        function could have that."""
+        own = () if _NAME.fullmatch(self.name) else (self.name,)
         try:
-            return tuple(scalar_texts(json.loads(self.arguments)))
+            return (*own, *scalar_texts(json.loads(self.arguments)))
         except (ValueError, RecursionError):
-            return (self.arguments,)
+            return (*own, self.arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +116,13 @@ def check_tool_name(name: object, param: str, most: int = MAX_TOOL_NAME_CHARS) -
     """Check the name of a function."""
     if not isinstance(name, str) or len(name) > most or not _NAME.fullmatch(name):
         raise BadRequest(f"{param} must be 1 to {most} letters, digits, underscores or dashes", param=param)
+    return name
+
+
+def check_called_name(name: object, param: str) -> str:
+    """Check the name in a call that comes back: models write some that no function could have."""
+    if not isinstance(name, str) or len(name) > MAX_CALLED_NAME_CHARS:
+        raise BadRequest(f"{param} must be a string of at most {MAX_CALLED_NAME_CHARS} characters", param=param)
     return name
 
 

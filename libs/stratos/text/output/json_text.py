@@ -76,7 +76,12 @@ def decoded_string(text: str) -> str:
         raise MalformedCall from None
     if not isinstance(value, str):
         raise MalformedCall
-    return value
+    return whole_characters(value)
+
+
+def whole_characters(text: str) -> str:
+    """A text whose halves of surrogate pairs, which escapes can spell, are U+FFFD: nothing could be made of it else."""
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def is_json(text: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 Schema = Mapping[str, Any] | bool
@@ -38,11 +38,11 @@ class _TooMuch(Exception):
 def breach_of_text(text: str, schema: Schema) -> str | None:
     """The keyword that a JSON text breaks, "JSON" where it is none; ``None`` where it obeys, or nothing can be said."""
     try:
-        value = json.loads(text, parse_float=Decimal, parse_constant=_refuse)
+        value = json.loads(text, parse_float=Decimal, parse_int=Decimal, parse_constant=_refuse)
     except ValueError:
         return "JSON"
-    except RecursionError:
-        return None
+    except (RecursionError, InvalidOperation):
+        return None  # too deep, or an exponent that no number here has
     return breach(value, schema)
 
 

@@ -8,7 +8,7 @@ steps settle what it took.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -25,7 +25,7 @@ from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.entered import Entered
 from stratos_gateway.answering.output import Output
 from stratos_gateway.answering.request import RESUMED, ClientRequest, Prepared, note_unknown
-from stratos_gateway.http.body import until_disconnect
+from stratos_gateway.http.body import until_disconnect, written
 
 O = TypeVar("O", bound=Output)  # noqa: E741 - an output
 
@@ -181,7 +181,7 @@ class Endpoint(Generic[O]):
 
     async def _answer_by(self, request: ClientRequest[Any], body: dict[str, Any], revision: str = "") -> None:
         """Work of one model, by another revision where the first one's last worker leaves before anything was sent."""
-        request.kept_body = orjson.dumps(body) if self._has_revisions() and not revision else b""
+        request.kept_body = written(body) if self._has_revisions() and not revision else b""
         headers, trail = request.exchange.headers, dict(request.trail)
         num_headers, work = len(headers), self._answer_by_revision(request, body, revision)
         del body
@@ -255,8 +255,8 @@ class Endpoint(Generic[O]):
         raise Internal("no source answers this request")
 
 
-def _text_of(body: Mapping[str, Any]) -> bytes:
-    return orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
+def _text_of(body: dict[str, Any]) -> bytes:
+    return written(body, orjson.OPT_SORT_KEYS)
 
 
 def _is_counted(request: ClientRequest[Any], error: BaseException) -> bool:

@@ -13,8 +13,7 @@ from starlette.responses import Response
 from stratos.common.errors import StratosError
 from stratos_gateway.answering.output import ChunkOutput, Chunks, NothingLeft, TakeChunks
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
-from stratos_gateway.answering.whole import send_whole
-from stratos_gateway.http.body import OrjsonResponse
+from stratos_gateway.answering.whole import first_part, rendered, send_whole
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import EventStream, KeptAlive
 from stratos_gateway.openai.chunks import ChoiceChunk
@@ -60,7 +59,7 @@ class ChunkSender:
             check.require(found)
         request.note_sent(replace(chunk) for chunk in found)
         usage = output.usage
-        response = OrjsonResponse(request.prepared.renderer.body(found, usage))
+        response = await rendered(request.prepared.renderer, found, usage)
         if request.stream_id:
             request.begin_answer(output)  # its record has all of it by now, for the same request again
         await request.prepared.keep(usage)
@@ -87,13 +86,11 @@ class ChunkSender:
                 request.note_sent(fresh)
 
         def send_now(take: TakeChunks) -> bool:
-            if not stream.can_write_now:
-                return False
+            if not (stream.can_write_now and request.has_answered):
+                return False  # the first part may be long
             fresh = take()
             if check is not None and not check.passes(fresh):
                 return True  # the task that waits for what follows tells it
-            if not request.has_answered:
-                request.begin_answer(output)  # comments may have begun the stream before
             stream.write_now(renderer.stream_part(fresh))
             confirm(fresh)
             return True
@@ -114,8 +111,11 @@ class ChunkSender:
             while fresh := await chunks.news():
                 if check is not None:
                     check.require(fresh)
-                request.begin_answer(output)
-                part = renderer.stream_part(fresh)
+                if request.has_answered:
+                    part = renderer.stream_part(fresh)
+                else:
+                    request.begin_answer(output)
+                    part = await first_part(renderer, fresh)
                 if chunks is output and output.is_ended:
                     last, unsent = last + part, unsent + fresh
                     continue

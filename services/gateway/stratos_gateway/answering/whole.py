@@ -1,13 +1,25 @@
-"""Answers that are sent at once, of every route: behind the gate of a process that stood still, as streams are."""
+"""Answers that are sent at once, of every route: behind the gate of a process that stood still, as streams are; and
+what takes long to be made, beside the event loop."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from starlette.responses import Response
 
 from stratos.common.errors import StratosError
 from stratos_gateway.answering.request import ClientRequest
+from stratos_gateway.http.body import OrjsonResponse
+from stratos_gateway.openai.chunks import ChoiceChunk, Usage
+from stratos_gateway.openai.rendering import Renderer
+
+T = TypeVar("T")
+_INLINE_CHARS = 16 * 1024
+"""Text of an answer, all choices together, that is rendered on the event loop."""
+_PLACE_CHARS = 256
+"""Characters of a text that take about as long as the log probabilities at one place."""
 
 
 async def send_whole(request: ClientRequest[Any], response: Response, *, is_billed: bool = False) -> None:
@@ -23,3 +35,19 @@ async def send_whole(request: ClientRequest[Any], response: Response, *, is_bill
             raise
     request.whole = bytes(response.body)
     await response(request.http.scope, request.http.receive, request.send)
+
+
+async def rendered(renderer: Renderer, chunks: Sequence[ChoiceChunk], usage: Usage) -> OrjsonResponse:
+    """A whole answer, in a thread where that takes long: log probabilities take some 2 us for each likely token."""
+    return await _made(chunks, lambda: OrjsonResponse(renderer.body(chunks, usage)))
+
+
+async def first_part(renderer: Renderer, chunks: Sequence[ChoiceChunk]) -> bytes:
+    """The same of a stream's first part, which may have all log probabilities of its prompts."""
+    return await _made(chunks, lambda: renderer.stream_part(chunks))
+
+
+async def _made(chunks: Sequence[ChoiceChunk], make: Callable[[], T]) -> T:
+    places = sum(len(chunk.entries) + len(chunk.prompt_logprobs) for chunk in chunks)
+    size = sum(len(chunk.text) for chunk in chunks) + _PLACE_CHARS * places
+    return make() if size <= _INLINE_CHARS else await asyncio.to_thread(make)

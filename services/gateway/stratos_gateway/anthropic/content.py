@@ -22,7 +22,7 @@ from stratos.core.requests.tools import (
     MAX_MESSAGE_CALLS,
     ToolCall,
     ValueBudget,
-    check_tool_name,
+    check_called_name,
 )
 from stratos.text.chat_template import ChatMessage
 from stratos.text.marked_text import MarkedText
@@ -138,7 +138,7 @@ class MessageReader:
 
     def _call(self, fields: Fields, where: str) -> tuple[ToolCall, int | None]:
         call_id = check_call_id(fields.take("id"), f"{where}.id")
-        name, given = check_tool_name(fields.take("name"), f"{where}.name", MAX_NAME_CHARS), fields.take("input")
+        name, given = check_called_name(fields.take("name"), f"{where}.name"), fields.take("input")
         fields.refuse("caller", {"type": "direct"})
         ttl_s = self._end(fields)
         if given is not None and not isinstance(given, dict):

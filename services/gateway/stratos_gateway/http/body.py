@@ -26,6 +26,8 @@ _DISCARD_TIMEOUT_S = 1.0
 _INLINE_BYTES = 32 * 1024
 """Larger bodies are parsed in a thread."""
 T = TypeVar("T")
+_MAX_DEPTH = 254
+"""Levels that the encoder writes."""
 _BYTES_PER_WEIGHT = 6
 """Bytes of a token id of five digits and its comma: the weight that a body may have grows with its largest size."""
 
@@ -101,6 +103,18 @@ def parse_object(body: bytes, max_bytes: int) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise BadRequest("the body must be a JSON object", code="invalid_json")
     return parsed
+
+
+def written(body: dict[str, Any], option: int | None = None) -> bytes:
+    """A body that was read, or what is kept of it, as JSON again; the encoder writes fewer levels than it reads.
+
+    Raises:
+        BadRequest: it has more.
+    """
+    try:
+        return orjson.dumps(body, option=option)
+    except orjson.JSONEncodeError as error:
+        raise BadRequest(f"the body is nested deeper than {_MAX_DEPTH} levels", code="invalid_json") from error
 
 
 def _check_weight(body: bytes, max_bytes: int) -> None:

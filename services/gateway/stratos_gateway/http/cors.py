@@ -13,7 +13,7 @@ from stratos_gateway.http.errors import SHED_HEADER, error_body
 
 _MAX_AGE_S = 600
 _EXPOSED = (
-    "retry-after", "x-request-id", "request-id", "x-should-retry", "x-stratos-ignored", SHED_HEADER,
+    "retry-after", "retry-after-ms", "x-request-id", "request-id", "x-should-retry", "x-stratos-ignored", SHED_HEADER,
     "x-stratos-model", "x-stratos-model-refused", "x-stratos-model-rule",
 )  # fmt: skip
 
@@ -30,7 +30,7 @@ class Cors(CORSMiddleware):
         super().__init__(
             app,
             allow_origins=origins,
-            allow_methods=("GET", "POST"),
+            allow_methods=("GET", "POST", "DELETE"),
             allow_headers=("*",),  # a key in a header is no credential that a browser adds by itself
             expose_headers=_EXPOSED,
             max_age=_MAX_AGE_S,

@@ -172,11 +172,16 @@ def chat_logprobs(
         names_ids: their ids stand for the texts.
     """
 
-    def shown(token: TokenLogprob) -> dict[str, Any]:
-        raw = tokenizer.token_bytes(token.token_id)
+    named: dict[int, tuple[str, list[int]]] = {}  # likely tokens of many places are the same ones
+
+    def name(token_id: int) -> tuple[str, list[int]]:
         # OpenAI marks parts of characters in the older route only.
-        text = id_name(token.token_id) if names_ids else tokenizer.token_text(token.token_id, "")
-        return {"token": text, "logprob": finite(token.logprob), "bytes": list(raw)}
+        text = id_name(token_id) if names_ids else tokenizer.token_text(token_id, "")
+        return named.setdefault(token_id, (text, list(tokenizer.token_bytes(token_id))))
+
+    def shown(token: TokenLogprob) -> dict[str, Any]:
+        text, raw = named.get(token.token_id) or name(token.token_id)
+        return {"token": text, "logprob": finite(token.logprob), "bytes": raw}
 
     return [{**shown(e.logprobs.sampled), "top_logprobs": [shown(t) for t in e.logprobs.top]} for e in entries]
 

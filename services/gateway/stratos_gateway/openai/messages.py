@@ -20,10 +20,11 @@ from stratos.core.requests.tools import (
     ToolCall,
     ToolUse,
     ValueBudget,
-    check_tool_name,
+    check_called_name,
 )
 from stratos.text.chat_template import ChatMessage
 from stratos.text.marked_text import MarkedText
+from stratos.text.output.json_text import whole_characters
 from stratos_gateway.openai.fields import NO_KEEPING, Fields, Keeping, asks, is_listed, object_fields
 
 _DEVELOPER = "developer"
@@ -233,7 +234,7 @@ def _call(value: Any, param: str, budget: ValueBudget) -> ToolCall:
     if kind not in (None, "function"):
         raise BadRequest(f"{param}.type must be function", param=f"{param}.type", code="unsupported_parameter")
     within = object_fields(function, f"{param}.function")
-    name = check_tool_name(within.take("name"), f"{param}.function.name")
+    name = check_called_name(within.take("name"), f"{param}.function.name")
     arguments = within.take("arguments")
     if rest := function.keys() - _FUNCTION:
         _check_rest(function, rest, _DROPPED_OF_FUNCTION, f"{param}.function.")
@@ -243,7 +244,8 @@ def _call(value: Any, param: str, budget: ValueBudget) -> ToolCall:
 
 
 def check_arguments(value: Any, param: str, budget: ValueBudget) -> str:
-    """Check the arguments of a call, which are JSON text; what a model has left unfinished goes back as it is."""
+    """Check the arguments of a call, which are JSON text; what a model has left unfinished goes back as it is, and so
+    does all else that no half of a surrogate pair is spelled in."""
     if not isinstance(value, str):
         raise BadRequest(f"{param} must be a string", param=param)
     if not value.strip():
@@ -255,7 +257,11 @@ def check_arguments(value: Any, param: str, budget: ValueBudget) -> str:
     except RecursionError:
         raise BadRequest(f"{param} is nested deeper than {MAX_CALL_DEPTH} levels", param=param) from None
     budget.check(parsed, param)
-    return value
+    if "\\u" not in value:
+        return value
+    spelled = json.dumps(parsed, ensure_ascii=False)
+    whole = whole_characters(spelled)
+    return value if whole == spelled else whole
 
 
 def check_call_id(value: Any, param: str) -> str:

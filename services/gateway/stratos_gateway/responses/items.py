@@ -20,6 +20,7 @@ from stratos.core.requests.tools import (
     MAX_MESSAGE_CALLS,
     ToolCall,
     ValueBudget,
+    check_called_name,
     check_tool_name,
 )
 from stratos.text.chat_template import ChatMessage
@@ -198,7 +199,7 @@ def _role(entry: dict[str, Any], param: str) -> str:
 
 def _call(entry: dict[str, Any], param: str, budget: ValueBudget) -> ToolCall:
     call_id = check_call_id(entry.get("call_id"), f"{param}.call_id")
-    name, namespace = check_tool_name(entry.get("name"), f"{param}.name"), entry.get("namespace")
+    name, namespace = check_called_name(entry.get("name"), f"{param}.name"), entry.get("namespace")
     if namespace is not None:
         name = full_name(check_tool_name(namespace, f"{param}.namespace"), name)
     return ToolCall(call_id, name, check_arguments(entry.get("arguments"), f"{param}.arguments", budget))

@@ -6,6 +6,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stratos_gateway.http.body import written
+
 Item = dict[str, Any]
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
 _FIELDS = {
@@ -18,10 +20,16 @@ _MAX_ID_CHARS = 128
 
 
 def stored_items(checked_input: str | Sequence[Mapping[str, Any]]) -> list[Item]:
-    """Items of an input that was checked."""
+    """Items of an input that was checked.
+
+    Raises:
+        BadRequest: they cannot be written: parts may have fields that are not looked at, of any depth.
+    """
     if isinstance(checked_input, str):
         return [_item({"role": "user", "content": checked_input})]
-    return [_item(entry) for entry in checked_input]
+    items = [_item(entry) for entry in checked_input]
+    written({"input": items})
+    return items
 
 
 def _item(entry: Mapping[str, Any]) -> Item:

@@ -5,6 +5,7 @@ a message            at most ``max_bytes``, complete within ``message_s`` from i
 messages unread      two, then the client is not read from
 a client that takes  ``write_s``, then ``SlowClient``; pongs are left out while it does not read
 nothing
+pings of one read    the last one is answered
 a close              the peer gets ``CLOSE_S`` to close as well, then the connection is dropped
 """
 
@@ -116,12 +117,19 @@ class SocketConnection:
         self._watch_message(is_next=any(isinstance(one, str) for one in found))
 
     def _take(self, found: Sequence[str | Control]) -> None:
+        ping: Control | None = None
         for one in found:
-            if isinstance(one, Control):
-                self._control(one)
-            elif not self._is_closing:
-                self._unread.append(one)
-                self._news.set()
+            if not isinstance(one, Control):
+                if not self._is_closing:
+                    self._unread.append(one)
+                    self._news.set()
+            elif one.kind == PING:
+                ping = one
+            elif one.kind == CLOSE:
+                self.close()
+                self._transport.close()
+        if ping is not None and not self._is_closing:
+            self._write(PONG, ping.payload)  # the last one answers those before it: each write is a call of the system
 
     def lost(self) -> None:
         """The connection has ended."""
@@ -185,13 +193,6 @@ class SocketConnection:
     def close_for_restart(self) -> None:
         """Close it since the gateway goes: the client may come back at once, to another one."""
         self.close(SERVICE_RESTART, "this gateway is leaving; connect again")
-
-    def _control(self, frame: Control) -> None:
-        if frame.kind == PING:
-            self._write(PONG, frame.payload)
-        elif frame.kind == CLOSE:
-            self.close()
-            self._transport.close()
 
     def _write(self, kind: int, payload: bytes) -> None:
         if not (self._transport.is_closing() or self._flow.write_paused):

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from hashlib import sha1
 
 MAX_CONTROL_BYTES = 125
+MAX_FRAMES_AT_ONCE = 2048
+"""Frames of one read, a few us each; a read has 256 KiB at most."""
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _CONTINUED, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 
@@ -88,10 +90,12 @@ class FrameReader:
         """
         self._buffer += data
         found: list[str | Control] = []
-        while (frame := self._next()) is not None:
+        for _ in range(MAX_FRAMES_AT_ONCE):
+            if (frame := self._next()) is None:
+                return found
             if (complete := self._take(*frame)) is not None:
                 found.append(complete)
-        return found
+        raise FrameFault(POLICY, "too many small frames")
 
     def _next(self) -> tuple[int, bool, bytes] | None:
         """Kind, whether it is the last of its message, and payload of the next frame."""

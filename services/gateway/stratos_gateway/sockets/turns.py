@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from stratos.common.errors import BadRequest, StratosError
 from stratos_gateway.answering.request import IGNORED_HEADER, ignored_names
-from stratos_gateway.http.body import parse_object, parsed
+from stratos_gateway.http.body import parse_object, parsed, written
 from stratos_gateway.http.errors import error_body, public_error
 from stratos_gateway.http.sse import SlowClient
 from stratos_gateway.responses.local import LOCAL, LocalResponse
@@ -57,10 +57,7 @@ def _body_of(message: bytes, max_bytes: int) -> bytes:
         if event.pop(name, neutral) not in (neutral, None):
             text = f"{name} cannot be {str(not neutral).lower()} on a socket"
             raise BadRequest(text, param=name, code="unsupported_parameter")
-    try:
-        return orjson.dumps({**event, "stream": True})
-    except orjson.JSONEncodeError as error:
-        raise BadRequest("the message is nested too deeply", code="invalid_json") from error
+    return written({**event, "stream": True})
 
 
 class SocketTurn:

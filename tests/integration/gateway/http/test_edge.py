@@ -78,6 +78,9 @@ async def test_pages_of_allowed_origins_may_call_and_read_errors_and_streams() -
         assert (asked.status_code, asked.headers["access-control-allow-origin"]) == (200, PAGE)
         assert "authorization" in asked.headers["access-control-allow-headers"]
         assert asked.headers["x-request-id"]
+        for method in ("GET", "DELETE"):  # files and kept responses are deleted
+            asked = await world.http.options(URL, headers={**preflight, "access-control-request-method": method})
+            assert asked.status_code == 200
         origin = {"origin": PAGE}
         for answer, status in (
             (await world.http.post(URL, json=BODY, headers=origin), 200),

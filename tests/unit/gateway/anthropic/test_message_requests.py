@@ -253,7 +253,7 @@ DEEP: Any = functools.reduce(lambda inner, _: {"a": inner}, range(70), {})
         ({"messages": [assistant(RESULT)]}, "messages[0].content[0]"),
         ({"messages": [assistant({**USE, "input": "x"})]}, "messages[0].content[0].input"),
         ({"messages": [assistant({**USE, "input": DEEP})]}, "messages[0].content[0].input"),
-        ({"messages": [assistant({**USE, "name": "a b"})]}, "messages[0].content[0].name"),
+        ({"messages": [assistant({**USE, "name": 5})]}, "messages[0].content[0].name"),
         ({"messages": [assistant(*[USE] * 129)]}, "messages"),
         ({"messages": [user(*[text("x")] * 257)]}, "messages[0].content"),
         ({"messages": [user(*[text("x")] * 250)] * 17}, "messages"),

@@ -151,6 +151,13 @@ async def test_bodies_that_are_none_are_refused(client: httpx.AsyncClient, conte
         assert (status, error["type"]) == (400, "invalid_request_error")
 
 
+async def test_a_body_that_can_be_read_and_not_recorded_is_refused(client: httpx.AsyncClient) -> None:
+    deep = "[" * 300 + "]" * 300
+    for route in ROUTES:
+        response = await client.post(route, content=body_with(route, "odd", deep), headers={"idempotency-key": "a"})
+        assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_json")
+
+
 NAMES = ["type", "json_schema", "name", "schema", "regex", "choice", "role", "content", "text", "5", "function"]
 NAMES += ["parameters", "tool_calls", "tool_call_id", "arguments", "id", "reasoning_details"]
 JSON = st.recursive(

@@ -143,3 +143,34 @@ def test_templates_read_names_in_which_no_special_token_is_one() -> None:
     assert shipped_tokenizer().decode(ids) == "Ann<|end|>: hi"
     assert not set(ids) & shipped_tokenizer().special_ids
     assert message.texts == ("hi", "Ann<|end|>")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (r'{"a": "\ud800"}', '{"a": "\ufffd"}'),
+        (r'{"\udc00": 1}', '{"\ufffd": 1}'),
+        (r'{"a":  "\ud83d\ude00"}', r'{"a":  "\ud83d\ude00"}'),
+        (r'{"a": "\\ud800"}', r'{"a": "\\ud800"}'),
+        (r'{"a": "\ud800', r'{"a": "\ud800'),
+    ],
+)
+def test_half_a_character_in_arguments_is_one_that_a_template_can_write(given: str, told: str) -> None:
+    call = {**CALL, "function": {"name": "f", "arguments": given}}
+    [_, message] = check_messages([user(), {"role": "assistant", "tool_calls": [call]}])
+    assert message.tool_calls[0].arguments == told
+    source = "{% for c in messages[0].tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}"
+    assert ChatTemplate(source, shipped_tokenizer()).encode([message])
+
+
+@pytest.mark.parametrize("name", ["functions.get_weather", "get weather", ""])
+def test_a_call_of_what_no_function_can_be_named_comes_back(name: str) -> None:
+    call = {**CALL, "function": {"name": name, "arguments": '{"a": "b"}'}}
+    [message] = check_messages([{"role": "assistant", "tool_calls": [call]}])
+    assert message.tool_calls[0].name == name
+    assert [text for text in message.texts if text] == [*filter(None, [name]), "a", "b"]
+
+
+def test_the_name_of_a_function_is_no_text_of_its_call() -> None:
+    [message] = check_messages([{"role": "assistant", "content": "", "tool_calls": [CALL]}])
+    assert message.texts == ("",)

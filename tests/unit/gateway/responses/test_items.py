@@ -114,7 +114,8 @@ DEEP = "[" * 70 + "]" * 70
             [{"role": "user", "content": [{"type": "input_text", "text": "x"}] * (MAX_CONTENT_PARTS + 1)}],
             "input[0].content",
         ),
-        ([call(name="a b")], "input[0].name"),
+        ([call(name="a" * 1025)], "input[0].name"),
+        ([call(name=None)], "input[0].name"),
         ([call(arguments={})], "input[0].arguments"),  # type: ignore[arg-type]
         ([call(arguments=DEEP)], "input[0].arguments"),
         ([call(call_id="")], "input[0].call_id"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from openai.types.responses import ResponseItemList
 
+from stratos.common.errors import BadRequest
 from stratos_gateway.responses.items import check_input
 from stratos_gateway.responses.stored_items import stored_items
 
@@ -34,3 +36,11 @@ def test_kept_items_are_those_of_the_api_and_read_as_before() -> None:
 def test_a_text_is_kept_as_a_message() -> None:
     [item] = stored_items("hi")
     assert (item["type"], item["role"], item["content"]) == ("message", "user", [{"type": "input_text", "text": "hi"}])
+
+
+def test_items_that_no_store_could_write_are_refused_before_anything_is_computed() -> None:
+    odd: Any = 1
+    for _ in range(300):
+        odd = [odd]
+    with pytest.raises(BadRequest, match="254 levels"):
+        stored_items([{"role": "user", "content": [{"type": "input_text", "text": "x", "odd": odd}]}])

@@ -138,3 +138,14 @@ async def test_a_message_without_a_place_waits_while_a_response_is_sent(monkeypa
     connection.feed(frame[3:])
     assert (len(places), await connection.next()) == (0, "one")
     connection.lost()
+
+
+async def test_pings_that_come_together_get_one_answer_and_none_behind_a_close() -> None:
+    connection, transport, _ = connected()
+    connection.feed(client_frame(b"a", PING) + client_frame(b"b", PING))
+    assert transport.written == b"\x8a\x01b"
+    connection.close(1000)
+    written = transport.written
+    connection.feed(client_frame(b"c", PING))
+    assert transport.written == written
+    connection.lost()

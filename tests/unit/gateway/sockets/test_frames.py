@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from stratos_gateway.sockets.frames import (
     CLOSE,
+    MAX_FRAMES_AT_ONCE,
     PING,
     TEXT,
     Control,
@@ -65,3 +66,12 @@ def test_the_handshake_and_the_close_are_those_of_the_standard() -> None:
     assert accept_key(b"dGhlIHNhbXBsZSBub25jZQ==") == b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
     assert close_payload(1009, "x" * 200) == b"\x03\xf1" + b"x" * 123
     assert read([client_frame(close_payload(1000, "bye"), CLOSE)]) == [Control(CLOSE, b"\x03\xe8bye")]
+
+
+@pytest.mark.parametrize("frame", [client_frame(b"", PING), client_frame(b"", 0, is_last=False)])
+def test_a_flood_of_tiny_frames_is_read_to_a_bound(frame: bytes) -> None:
+    reader = FrameReader(1000)
+    reader.feed(client_frame(b"x", is_last=False))
+    with pytest.raises(FrameFault) as caught:
+        reader.feed(frame * (MAX_FRAMES_AT_ONCE + 1))
+    assert caught.value.code == 1008

@@ -193,3 +193,19 @@ def test_the_law_would_find_a_parser_of_pieces() -> None:
     halves = [text[:5], text[5:]]
     alone = [event for half in halves for event in events_of(HERMES_SHAPE, [half])]
     assert alone != events_of(HERMES_SHAPE, [text])
+
+
+@pytest.mark.parametrize(
+    ("syntax", "output", "call"),
+    [
+        (HERMES, r'<tool_call>{"name": "f\ud800", "arguments": {}}</tool_call>', ("f\ufffd", "{}")),
+        (HERMES, r'<tool_call>{"name": "f", "arguments": "{\"a\": \"\udfff\"}"}</tool_call>', ("f", '{"a": "\ufffd"}')),
+        (HERMES, r'<tool_call>{"name": "f", "arguments": "[\"\ud83d\ude00\"]"}</tool_call>', ("f", '["\U0001f600"]')),
+        (PYTHONIC, r"[f(a='\ud800')]", ("f", '{"a": "\ufffd"}')),
+        (PYTHONIC, r"[f(a='\ud83d\ude00')]", ("f", '{"a": "\U0001f600"}')),
+    ],
+)
+def test_half_a_character_that_escapes_spell_is_one_that_can_be_sent(
+    syntax: CallSyntax, output: str, call: tuple[str, str]
+) -> None:
+    assert calls_of(events_of(OutputShape(syntax=syntax), [output])) == [call]

@@ -156,3 +156,9 @@ def test_a_check_that_branches_without_end_ends_without_a_verdict() -> None:
 def test_a_malformed_schema_says_nothing(schema: Any) -> None:
     assert breach({"a": 1}, schema) is None
     assert breach("a", schema) is None
+
+
+@pytest.mark.parametrize("text", ["1e" + "9" * 30, "-1e-" + "9" * 30, "1" * 5000])
+@pytest.mark.parametrize("schema", [{"type": "number"}, {"type": "integer"}])
+def test_a_number_that_no_machine_holds_is_no_breach(text: str, schema: dict[str, Any]) -> None:
+    assert breach_of_text(text, schema) is None

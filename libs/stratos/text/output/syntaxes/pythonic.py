@@ -13,7 +13,7 @@ import json
 import re
 import warnings
 
-from stratos.text.output.json_text import is_json
+from stratos.text.output.json_text import is_json, whole_characters
 from stratos.text.output.notation.keywords import keyword_arguments
 from stratos.text.output.reader import MalformedCall, Reading, TextReader, expect, next_char, skip_blanks
 from stratos.text.output.syntax import CallCount, CallForm, CallSyntax
@@ -99,7 +99,8 @@ def as_json(text: str) -> str:
         return text.strip()
     try:
         with warnings.catch_warnings(action="ignore"):  # of escapes that Python does not have
-            return json.dumps(ast.literal_eval(text.strip()), ensure_ascii=False, allow_nan=False)
+            value = ast.literal_eval(text.strip())
+        return whole_characters(json.dumps(value, ensure_ascii=False, allow_nan=False))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         raise MalformedCall from None
 
