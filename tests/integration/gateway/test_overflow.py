@@ -176,6 +176,14 @@ async def stalled(asked: Asked, reply: Reply) -> None:
     await asyncio.Event().wait()
 
 
+async def aborted(asked: Asked, reply: Reply) -> None:
+    """It ends by a word that says so, as whole answers do."""
+    await reply.begin_events()
+    await reply.event({"choices": [{**choice_of(asked, 0, "from "), "finish_reason": "abort"}]})
+    await reply.event({"choices": [], "usage": USAGE})
+    await reply.event("[DONE]")
+
+
 async def boasting(asked: Asked, reply: Reply) -> None:
     """Counts that no ledger can add up."""
     await reply.begin_events()
@@ -184,7 +192,7 @@ async def boasting(asked: Asked, reply: Reply) -> None:
     await reply.event("[DONE]")
 
 
-@pytest.mark.parametrize("script", [refusing, silent, garbage, odd, failing, broken, stalled, boasting])
+@pytest.mark.parametrize("script", [refusing, silent, garbage, odd, failing, broken, stalled, aborted, boasting])
 async def test_where_the_endpoint_fails_the_request_waits_here(
     world: World, endpoint: ScriptedHttp, script: Any
 ) -> None:

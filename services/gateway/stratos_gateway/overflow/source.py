@@ -73,9 +73,12 @@ class ExternalSource:
 
     @asynccontextmanager
     async def open(self, request: ClientRequest[PreparedGeneration]) -> AsyncIterator[ExternalOutput | None]:
-        """The endpoint's answer; where it fails before the client has got anything, the request waits here."""
+        """The endpoint's answer; where it fails before the client has got anything, the request waits here.
+
+        So does one that finds no place there: others may have left since it began to wait.
+        """
         form, why = _external_form(request), request.declined
-        if form is None or not isinstance(why, WaitTooLong):
+        if form is None or not isinstance(why, WaitTooLong) or not self._client.has_room:
             yield None
             return
         output: ExternalOutput | None = None
