@@ -41,6 +41,8 @@ from stratos.routing.queueing.ticket import PlacementVerdict, Ticket
 from stratos.routing.settings import AdmissionConfig, QueueConfig, SuspectConfig
 
 LEAVING = "the router is leaving; ask another one"
+MAX_EXPIRED = 64
+"""Requests whose time is over that a bounded turn answers: they may be thousands at once, and each takes 40 µs."""
 Answer = tuple[Ticket, Placement | StratosError]
 """End of a ticket's wait."""
 IsOpen = Callable[[Ticket], bool]
@@ -113,7 +115,7 @@ class Dispatcher:
         Args:
             now: monotonic seconds.
             is_open: whether the caller of a ticket still waits; one that has left may call ``withdraw`` only later.
-            most: placements of this turn; the next one goes on with those that are left.
+            most: placements of this turn, which is bounded then; the next one goes on with what is left.
         """
         self.fleet.observe(now)
         self._suspects.expire(now)
@@ -122,7 +124,7 @@ class Dispatcher:
         place, reserve = partial(self._place, now, is_open), partial(self._reserve, now)
         for found in islice(self._queue.dispatch(now, place, reserve, self._bounds), most):
             yield found.ticket, found.result
-        if expired := self._queue.expire(now, self._is_woken_for):
+        if expired := self._queue.expire(now, self._is_woken_for, None if most is None else MAX_EXPIRED):
             explanations = Explanations(self.fleet.views(now), self.policies, self._rng)
             for ticket in expired:
                 error = wait_too_long(ticket, now) or explanations.timeout(self._ask(ticket), now - ticket.arrived)

@@ -161,15 +161,18 @@ class PlacementQueue:
         self._models[_queue_key(ticket.request)].class_of(ticket.request).remove(ticket)
         return True
 
-    def expire(self, now: float, is_woken_for: Callable[[PlacementRequest], bool] = lambda _: False) -> list[Ticket]:
+    def expire(
+        self, now: float, is_woken_for: Callable[[PlacementRequest], bool] = lambda _: False, most: int | None = None
+    ) -> list[Ticket]:
         """Take out the tickets whose time to live, or deadline, is over.
 
         Args:
             now: monotonic seconds.
             is_woken_for: no worker of a request's model may be chosen; one is started or woken because of it.
+            most: tickets that are taken out; the next call goes on with those that are left.
         """
-        expired = []
-        while self._expiries and self._expiries[0][0] <= now:
+        expired: list[Ticket] = []
+        while self._expiries and self._expiries[0][0] <= now and (most is None or len(expired) < most):
             ticket = heapq.heappop(self._expiries)[2]
             if ticket.is_waiting and ticket.wakes_by > now and is_woken_for(ticket.request):
                 ticket.expires, ticket.wakes_by = ticket.wakes_by, -math.inf
