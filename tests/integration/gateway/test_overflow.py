@@ -178,8 +178,8 @@ async def stalled(asked: Asked, reply: Reply) -> None:
 
 async def aborted(asked: Asked, reply: Reply) -> None:
     """It ends by a word that says so, as whole answers do."""
-    await reply.begin_events()
-    await reply.event({"choices": [{**choice_of(asked, 0, "from "), "finish_reason": "abort"}]})
+    await broken(asked, reply)
+    await reply.event({"choices": [{**choice_of(asked, 0, ""), "finish_reason": "abort"}]})
     await reply.event({"choices": [], "usage": USAGE})
     await reply.event("[DONE]")
 
@@ -215,7 +215,7 @@ async def test_an_endpoint_that_is_not_there_is_no_error(world: World, endpoint:
         assert (await chat(other)).json()["choices"][0]["message"]["content"] == "hello world"
 
 
-@pytest.mark.parametrize("script", [broken, stalled])
+@pytest.mark.parametrize("script", [broken, stalled, aborted])
 async def test_a_stream_that_has_begun_ends_with_an_error_and_never_goes_on_elsewhere(
     world: World, endpoint: ScriptedHttp, script: Any
 ) -> None:

@@ -250,8 +250,9 @@ class ExternalOutput(ChunkOutput):
             self._measure(choice)
         self._is_beyond |= is_cut
         self._is_cut |= is_cut
-        is_first, choice.is_started, choice.is_ended = not choice.is_started, True, bool(reason) or is_cut
+        is_first, choice.is_started = not choice.is_started, True
         shown = "length" if is_cut else _REASONS[reason] if reason else None
+        choice.is_ended = shown is not None
         return ChoiceChunk(index=index, text=text, token_ids=[], entries=[], finish_reason=shown, is_first=is_first)
 
     def _measure(self, choice: ExternalChoice) -> None:

@@ -110,6 +110,7 @@ async def test_an_end_that_is_no_end_of_a_whole_choice_is_a_failure(reason: Any)
     found = output(Endless([piece("half an "), piece("", reason=reason), USAGE]))
     with pytest.raises(WorkerLost):
         await found.finish()
+    assert not found.is_complete, "nor is it counted as served"
 
 
 @pytest.mark.parametrize(("reason", "shown"), [("eos_token", "stop"), ("max_tokens", "length"), ("length", "length")])
