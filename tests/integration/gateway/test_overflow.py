@@ -135,6 +135,21 @@ async def test_what_stays_inside(world: World, endpoint: ScriptedHttp) -> None:
     assert not endpoint.asked
 
 
+async def test_a_chain_asks_its_next_model_before_anything_leaves(world: World, endpoint: ScriptedHttp) -> None:
+    [entry] = (await world.http.get("/v1/models")).json()["data"]
+    pin = f"base@{entry['revision'][:8]}"
+    body = {**CHAT, "models": ["base", pin]}
+    del body["model"]
+    answer = await world.http.post("/v1/chat/completions", json=body)
+    assert (answer.headers["x-stratos-model"], answer.headers.get(HEADER)) == (pin, None)
+    assert answer.headers["x-stratos-model-refused"] == "base=wait_too_long"
+    assert [request.overflow_after_ms for request in world.router.requests] == [1000, 0]
+    world.router.errors = [WaitTooLong("scripted"), WaitTooLong("scripted")]
+    answer = await world.http.post("/v1/chat/completions", json=body | {"models": [pin, "base"]})
+    assert (answer.headers["x-stratos-model"], answer.headers.get(HEADER)) == ("base", "external")
+    assert len(endpoint.asked) == 1, "the last one overflows"
+
+
 async def test_off_by_default() -> None:
     async with gateway_world() as world:
         assert (await chat(world)).status_code == 200

@@ -67,8 +67,11 @@ class ExternalSource:
         self._metrics = metrics
 
     def patience(self, request: ClientRequest[PreparedGeneration]) -> float:
-        """Seconds after which a request is better answered there; 0 where it cannot be, or there is no room."""
-        is_able = self._client.has_room and _external_form(request) is not None
+        """Seconds after which a request is better answered there; 0 where it cannot be, or there is no room.
+
+        Where another model of its chain is to be asked, it goes to that one.
+        """
+        is_able = self._client.has_room and not request.yields_after_s and _external_form(request) is not None
         return self._client.config.after_s if is_able else 0.0
 
     @asynccontextmanager
