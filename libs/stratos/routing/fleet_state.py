@@ -115,6 +115,7 @@ class FleetState:
             if worker_id not in self._records:
                 _log.info("worker %s at %s was discovered", worker_id, member.address)
                 self._records[worker_id] = _Record(member, self._settings)
+        self._live_models = frozenset(self._find_live_models())
 
     def on_status(self, worker_id: str, status: WorkerStatus, now: float) -> bool:
         """A worker reports; whether what placements depend on may have changed, by its version."""

@@ -135,6 +135,21 @@ async def test_what_stays_inside(world: World, endpoint: ScriptedHttp) -> None:
     assert not endpoint.asked
 
 
+async def test_a_chain_asks_its_next_model_before_anything_leaves(world: World, endpoint: ScriptedHttp) -> None:
+    [entry] = (await world.http.get("/v1/models")).json()["data"]
+    pin = f"base@{entry['revision'][:8]}"
+    body = {**CHAT, "models": ["base", pin]}
+    del body["model"]
+    answer = await world.http.post("/v1/chat/completions", json=body)
+    assert (answer.headers["x-stratos-model"], answer.headers.get(HEADER)) == (pin, None)
+    assert answer.headers["x-stratos-model-refused"] == "base=wait_too_long"
+    assert [request.overflow_after_ms for request in world.router.requests] == [1000, 0]
+    world.router.errors = [WaitTooLong("scripted"), WaitTooLong("scripted")]
+    answer = await world.http.post("/v1/chat/completions", json=body | {"models": [pin, "base"]})
+    assert (answer.headers["x-stratos-model"], answer.headers.get(HEADER)) == ("base", "external")
+    assert len(endpoint.asked) == 1, "the last one overflows"
+
+
 async def test_off_by_default() -> None:
     async with gateway_world() as world:
         assert (await chat(world)).status_code == 200
@@ -176,6 +191,14 @@ async def stalled(asked: Asked, reply: Reply) -> None:
     await asyncio.Event().wait()
 
 
+async def aborted(asked: Asked, reply: Reply) -> None:
+    """It ends by a word that says so, as whole answers do."""
+    await broken(asked, reply)
+    await reply.event({"choices": [{**choice_of(asked, 0, ""), "finish_reason": "abort"}]})
+    await reply.event({"choices": [], "usage": USAGE})
+    await reply.event("[DONE]")
+
+
 async def boasting(asked: Asked, reply: Reply) -> None:
     """Counts that no ledger can add up."""
     await reply.begin_events()
@@ -184,7 +207,7 @@ async def boasting(asked: Asked, reply: Reply) -> None:
     await reply.event("[DONE]")
 
 
-@pytest.mark.parametrize("script", [refusing, silent, garbage, odd, failing, broken, stalled, boasting])
+@pytest.mark.parametrize("script", [refusing, silent, garbage, odd, failing, broken, stalled, aborted, boasting])
 async def test_where_the_endpoint_fails_the_request_waits_here(
     world: World, endpoint: ScriptedHttp, script: Any
 ) -> None:
@@ -207,7 +230,7 @@ async def test_an_endpoint_that_is_not_there_is_no_error(world: World, endpoint:
         assert (await chat(other)).json()["choices"][0]["message"]["content"] == "hello world"
 
 
-@pytest.mark.parametrize("script", [broken, stalled])
+@pytest.mark.parametrize("script", [broken, stalled, aborted])
 async def test_a_stream_that_has_begun_ends_with_an_error_and_never_goes_on_elsewhere(
     world: World, endpoint: ScriptedHttp, script: Any
 ) -> None:

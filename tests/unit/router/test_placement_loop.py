@@ -15,6 +15,7 @@ from stratos.core.kv import BlockLedger
 from stratos.core.placement import Outcome
 from stratos.core.requests.convictions import Conviction, ConvictionUpdate
 from stratos.core.requests.limits import BATCH_CLASS
+from stratos.routing.dispatch.dispatcher import MAX_EXPIRED
 from stratos_router.metrics import VERSION_LABELS
 from stratos_router.placement_loop import MAX_PLACED
 from tests.support.worlds.fleet_samples import ledger
@@ -120,6 +121,18 @@ async def test_refusals_for_memory_pressure_count_as_no_full_queue() -> None:
     world.fleet.set_members([])
     world.scheduler.show_metrics()
     assert values("stratos_router_memory_pressure", {"model_digest": "m"}) is None
+
+
+async def test_requests_whose_time_is_over_together_are_answered_in_several_turns() -> None:
+    """Thousands of answers in one turn would hold the loop for a tenth of a second."""
+    world = RouterScheduler()
+    dispatcher, now = world.scheduler.dispatcher, world.clock.now()
+    for index in range(3 * MAX_EXPIRED):
+        dispatcher.push(world.request(request_id=str(index)), now)
+    left = []
+    while not world.scheduler.turn(now + 31, MAX_PLACED):
+        left.append(sum(queue.num_requests for queue in dispatcher.depths(now)))
+    assert left == [2 * MAX_EXPIRED, MAX_EXPIRED, 0]
 
 
 async def test_retry_after_is_the_longest_wait_while_nothing_moves_and_then_the_queues_pace() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from stratos.common.errors import QueueTimeout
@@ -25,6 +27,18 @@ async def test_a_request_that_finds_no_worker_waits_for_one_to_be_started() -> N
     world.status("decode-0")
     await world.turn()
     assert (await woken).decode is not None
+
+
+async def test_a_worker_that_left_discovery_alive_is_none_that_may_be_chosen() -> None:
+    world = RouterScheduler("decode-0", "prefill-0", queue={"ttl_s": 3, "wake_timeout_s": 20})
+    assert world.fleet.has_prefill("m")
+    world.fleet.set_members([])
+    assert not world.fleet.has_prefill("m")
+    waiting = await world.call()
+    await world.turn(19.99)
+    assert not waiting.done(), "it waits for a worker to be started"
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
 
 
 async def test_a_request_that_waits_as_its_worker_falls_asleep_waits_on_for_it_to_wake() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
@@ -86,6 +87,16 @@ def test_a_check_comes_before_the_record() -> None:
         facts_codec(check=refuse).from_pb(worker_pb2.WorkerStatus(zone="z"))
     with pytest.raises(BadRequest, match="block_size of at least 1"):
         WORKER_STATUS.from_pb(worker_pb2.WorkerStatus())
+
+
+@pytest.mark.parametrize("field", ["host_load_ratio", "disk_load_ratio", "kv_watermark", "ttft_ms", "itl_ms"])
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_status_whose_numbers_order_nothing_is_refused(field: str, number: float) -> None:
+    """A score that is no number stopped each router that took it."""
+    message = WORKER_STATUS.to_pb(make_status())
+    setattr(message, field, number)
+    with pytest.raises(BadRequest, match="finite"):
+        WORKER_STATUS.from_pb(message)
 
 
 def test_enums_refuse_unknown_numbers_or_take_their_default() -> None:

@@ -9,6 +9,7 @@ The router's service waits for these answers; the simulator takes them as they c
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from functools import partial
 from itertools import islice
 from random import Random
 
+from stratos.common.bugs import report_bug
 from stratos.common.errors import Draining, StratosError
 from stratos.core.fleet import QueueDepth, WorkerStatus
 from stratos.core.placement import Outcome, Placement, PlacementRequest
@@ -37,10 +39,13 @@ from stratos.routing.policy.settings import RoutingPoliciesConfig
 from stratos.routing.queueing.overflow import wait_too_long
 from stratos.routing.queueing.placement_queue import PlacementQueue
 from stratos.routing.queueing.reservations import Reservations
-from stratos.routing.queueing.ticket import PlacementVerdict, Ticket
+from stratos.routing.queueing.ticket import Dispatched, PlacementVerdict, Ticket
 from stratos.routing.settings import AdmissionConfig, QueueConfig, SuspectConfig
 
+_log = logging.getLogger(__name__)
 LEAVING = "the router is leaving; ask another one"
+MAX_EXPIRED = 64
+"""Requests whose time is over that a bounded turn answers: they may be thousands at once, and each takes 40 µs."""
 Answer = tuple[Ticket, Placement | StratosError]
 """End of a ticket's wait."""
 IsOpen = Callable[[Ticket], bool]
@@ -113,16 +118,18 @@ class Dispatcher:
         Args:
             now: monotonic seconds.
             is_open: whether the caller of a ticket still waits; one that has left may call ``withdraw`` only later.
-            most: placements of this turn; the next one goes on with those that are left.
+            most: placements of this turn, which is bounded then; the next one goes on with what is left.
         """
         self.fleet.observe(now)
         self._suspects.expire(now)
         self._queue.note_positions(now)
         self._bounds.begin(now)
         place, reserve = partial(self._place, now, is_open), partial(self._reserve, now)
-        for found in islice(self._queue.dispatch(now, place, reserve, self._bounds), most):
+        placed: Iterator[Dispatched[Placement | StratosError]]
+        placed = self._queue.dispatch(now, place, reserve, self._bounds)
+        for found in islice(placed, most):
             yield found.ticket, found.result
-        if expired := self._queue.expire(now, self._is_woken_for):
+        if expired := self._queue.expire(now, self._is_woken_for, None if most is None else MAX_EXPIRED):
             explanations = Explanations(self.fleet.views(now), self.policies, self._rng)
             for ticket in expired:
                 error = wait_too_long(ticket, now) or explanations.timeout(self._ask(ticket), now - ticket.arrived)
@@ -186,9 +193,15 @@ class Dispatcher:
         error.queue_samples = self._queue.samples_at_end(ticket, now)
         return ticket, error
 
-    def _place(self, now: float, is_open: IsOpen, ticket: Ticket) -> Placement | PlacementVerdict:
+    def _place(self, now: float, is_open: IsOpen, ticket: Ticket) -> Placement | StratosError | PlacementVerdict:
         if not is_open(ticket):
             return PlacementVerdict.INELIGIBLE  # its caller is about to leave
+        try:
+            return self._try(now, ticket)
+        except Exception:  # it would end this router, and then the one that its gateway asks next
+            return report_bug(_log, f"in the placement of request {ticket.request.request_id}")
+
+    def _try(self, now: float, ticket: Ticket) -> Placement | PlacementVerdict:
         ask, views = self._ask(ticket), self.fleet.views(now)
         preferred = self._desk.preferred_prefill(ticket.request)
         choice = self._placer.choose(ticket, ask, views, self.fleet.version, preferred_prefill=preferred)

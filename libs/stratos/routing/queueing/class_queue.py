@@ -60,9 +60,9 @@ class ClassQueue:
             return oldest or move
         return min(move, oldest, key=lambda ticket: (ticket.arrived, ticket.sequence))
 
-    def leader(self) -> Ticket | None:
-        """The first move if there is one, else the first request that arrived first."""
-        return next(iter(self._moves), None) or self._oldest.oldest()
+    def leaders(self, count: int) -> list[Ticket]:
+        """The first moves, then those of the tenants' first requests that arrived first; so many of either at most."""
+        return [*islice(self._moves, count), *self._oldest.first(count)]
 
     def add(self, ticket: Ticket) -> None:
         """Append a request to its flow."""
@@ -194,7 +194,7 @@ class ClassQueue:
     ) -> Dispatched[T] | PlacementVerdict | None:
         for ticket in islice(flow, most):
             is_move = ticket.request.is_move
-            result = PlacementVerdict.BLOCKED if is_move and _is_too_long(ticket, bounds) else place(ticket)
+            result = PlacementVerdict.BLOCKED if is_move and is_too_long(ticket, bounds) else place(ticket)
             if not isinstance(result, PlacementVerdict):
                 self.remove(ticket)
                 self.charge(ticket)
@@ -242,7 +242,7 @@ class ClassQueue:
         self._flow_tokens[tenant] = self._flow_tokens.get(tenant, 0) + sign * tokens
 
 
-def _is_too_long(ticket: Ticket, bounds: PromptBounds) -> bool:
+def is_too_long(ticket: Ticket, bounds: PromptBounds) -> bool:
     """No worker has room for its prompt now."""
     kind = bounds.kind(ticket)
     return kind is not None and has_to_wait(ticket, bounds.blocked(kind))

@@ -328,6 +328,15 @@ class OldestHeads:
             heapq.heappop(self._heap)
         return self._heap[0][2] if self._heap else None
 
+    def first(self, count: int) -> list[Ticket]:
+        """The ones that arrived first, in order."""
+        found: list[tuple[float, int, Ticket]] = []
+        while len(found) < count and self.oldest() is not None:
+            found.append(heapq.heappop(self._heap))
+        for entry in found:
+            heapq.heappush(self._heap, entry)
+        return [ticket for _, _, ticket in found]
+
     def sweep(self, num_heads: int) -> None:
         """Drop entries of requests that left, where they outnumber the others."""
         if len(self._heap) > 2 * num_heads + MAX_STALE:

@@ -18,7 +18,7 @@ from stratos.core.fleet import QueueDepth, ServiceMark
 from stratos.core.placement import PlacementRequest, ServiceTag, Work
 from stratos.core.requests.limits import NUM_PRIORITY_CLASSES
 from stratos.core.rules.ageing import AgedQuota, effective_class
-from stratos.routing.queueing.class_queue import ClassQueue
+from stratos.routing.queueing.class_queue import ClassQueue, is_too_long
 from stratos.routing.queueing.heads import NO_BOUNDS, PromptBounds
 from stratos.routing.queueing.overflow import longest_wait_s
 from stratos.routing.queueing.positions import PositionLog, position_sample
@@ -27,6 +27,8 @@ from stratos.routing.queueing.wait_estimate import QueuePace
 from stratos.routing.settings import QueueConfig
 
 MAX_STALE_EXPIRIES = 256
+MAX_AGED = 4
+"""Aged requests that are tried in one dispatch."""
 
 
 class ModelQueue:
@@ -74,17 +76,8 @@ class ModelQueue:
         return found
 
     def _dispatch(self, now: float, place: Place[T], reserve: Reserve, bounds: PromptBounds) -> Dispatched[T] | None:
-        # An aged request that cannot be placed does not use up the quota, and does not block its class: the classes
-        # are tried in order below as if it were not there.
-        aged = self._aged(now) if self._quota.is_open else None
-        if aged is not None:
-            result = place(aged)
-            if not isinstance(result, PlacementVerdict):
-                queue = self.class_of(aged.request)
-                queue.remove(aged)
-                queue.charge(aged)
-                self._quota.count(is_aged=True)
-                return Dispatched(aged, result)
+        if self._quota.is_open and (aged := self._dispatch_aged(now, place, bounds)) is not None:
+            return aged
         for queue in self.classes:
             found = queue.dispatch(now, place, reserve, bounds) if len(queue) else None
             if isinstance(found, Dispatched):
@@ -94,19 +87,34 @@ class ModelQueue:
                 return None
         return None
 
-    def _aged(self, now: float) -> Ticket | None:
-        """The oldest request that has risen to the highest backlogged class from below."""
-        top = next((index for index, queue in enumerate(self.classes) if len(queue)), None)
-        if top is None:
-            return None
-        step_s = self._settings.ageing_step_s
-        risen = [
-            ticket
-            for index in range(top + 1, len(self.classes))
-            if (ticket := self.classes[index].leader()) is not None
-            and effective_class(index, now - ticket.arrived, step_s) <= top
-        ]
-        return min(risen, key=lambda ticket: (ticket.arrived, ticket.sequence), default=None)
+    def _dispatch_aged(self, now: float, place: Place[T], bounds: PromptBounds) -> Dispatched[T] | None:
+        """Place an aged request.
+
+        One that cannot be placed does not use up the quota, lets younger ones pass, and does not block its class: the
+        classes are tried in order afterwards as if it were not there.
+        """
+        for ticket in self._aged(now):
+            result = PlacementVerdict.BLOCKED if is_too_long(ticket, bounds) else place(ticket)
+            if not isinstance(result, PlacementVerdict):
+                queue = self.class_of(ticket.request)
+                queue.remove(ticket)
+                queue.charge(ticket)
+                self._quota.count(is_aged=True)
+                return Dispatched(ticket, result)
+            if result is PlacementVerdict.FULL:
+                return None
+        return None
+
+    def _aged(self, now: float) -> list[Ticket]:
+        """Requests that have risen to the highest backlogged class from below, the oldest first; some at most."""
+        top = next((index for index, queue in enumerate(self.classes) if len(queue)), len(self.classes))
+        step_s, risen = self._settings.ageing_step_s, list[Ticket]()
+        for index in range(top + 1, len(self.classes)):
+            oldest = self.classes[index].oldest()
+            if oldest is not None and effective_class(index, now - oldest.arrived, step_s) <= top:
+                leaders = self.classes[index].leaders(MAX_AGED)
+                risen += [one for one in leaders if effective_class(index, now - one.arrived, step_s) <= top]
+        return sorted(risen, key=lambda ticket: (ticket.arrived, ticket.sequence))[:MAX_AGED]
 
 
 class PlacementQueue:
@@ -161,15 +169,18 @@ class PlacementQueue:
         self._models[_queue_key(ticket.request)].class_of(ticket.request).remove(ticket)
         return True
 
-    def expire(self, now: float, is_woken_for: Callable[[PlacementRequest], bool] = lambda _: False) -> list[Ticket]:
+    def expire(
+        self, now: float, is_woken_for: Callable[[PlacementRequest], bool] = lambda _: False, most: int | None = None
+    ) -> list[Ticket]:
         """Take out the tickets whose time to live, or deadline, is over.
 
         Args:
             now: monotonic seconds.
             is_woken_for: no worker of a request's model may be chosen; one is started or woken because of it.
+            most: tickets that are taken out; the next call goes on with those that are left.
         """
-        expired = []
-        while self._expiries and self._expiries[0][0] <= now:
+        expired: list[Ticket] = []
+        while self._expiries and self._expiries[0][0] <= now and (most is None or len(expired) < most):
             ticket = heapq.heappop(self._expiries)[2]
             if ticket.is_waiting and ticket.wakes_by > now and is_woken_for(ticket.request):
                 ticket.expires, ticket.wakes_by = ticket.wakes_by, -math.inf

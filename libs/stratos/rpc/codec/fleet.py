@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from stratos.api.common.v1 import common_pb2
 from stratos.api.router.v1 import router_pb2
 from stratos.api.worker.v1 import worker_pb2
@@ -18,6 +20,9 @@ from stratos.rpc.codec.flat import FlatCodec
 def _check_status(message: worker_pb2.WorkerStatus) -> None:
     if message.block_size < 1:
         raise BadRequest("a worker status must have a block_size of at least 1", param="block_size")
+    ratios = message.host_load_ratio + message.disk_load_ratio + message.kv_watermark
+    if not math.isfinite(ratios + message.ttft_ms + message.itl_ms):  # scores would be no numbers, and order nothing
+        raise BadRequest("times and ratios of a worker status must be finite numbers")
 
 
 def _check_load(message: router_pb2.GatewayLoad) -> None:

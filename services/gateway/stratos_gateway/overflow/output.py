@@ -24,7 +24,12 @@ SERVED_ELSEWHERE = (b"x-stratos-served-by", b"external")
 """Header of an answer that an external endpoint has made."""
 _MOST_TOKENS = 1 << 31
 """Of one request: what it is charged stays a number that the ledger can add up."""
-_REASONS = frozenset({"stop", "length", "content_filter"})
+_REASONS = {
+    **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence", "tool_calls", "function_call"), "stop"),
+    **dict.fromkeys(("length", "max_tokens", "model_length"), "length"),
+    "content_filter": "content_filter",
+}
+"""Ends of a whole choice, in the words of endpoints; others, such as "error" and "abort", are failures."""
 
 
 class ExternalOutput(ChunkOutput):
@@ -212,14 +217,16 @@ class ExternalOutput(ChunkOutput):
 
     def _chunks(self, event: dict[str, Any]) -> list[ChoiceChunk]:
         try:
-            self._read_usage(event.get("usage"))
             entries: Sequence[dict[str, Any]] = event.get("choices") or []
-            return [chunk for entry in entries if (chunk := self._chunk(entry)) is not None]
+            chunks = [chunk for entry in entries if (chunk := self._chunk(entry)) is not None]
+            self._read_usage(event.get("usage"))
+            return chunks
         except (TypeError, ValueError, KeyError, IndexError, AttributeError):
             raise WorkerLost("the external endpoint sends events of another form") from None
 
     def _read_usage(self, usage: Any) -> None:
-        if usage:
+        """Take the counts of a whole answer: some endpoints tell others before, of what there is by then."""
+        if usage and self.is_complete:
             cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
             counts = (usage["prompt_tokens"], usage["completion_tokens"], cached)
             if not all(type(count) is int and 0 <= count <= _MOST_TOKENS for count in counts):
@@ -243,8 +250,9 @@ class ExternalOutput(ChunkOutput):
             self._measure(choice)
         self._is_beyond |= is_cut
         self._is_cut |= is_cut
-        is_first, choice.is_started, choice.is_ended = not choice.is_started, True, bool(reason) or is_cut
-        shown = "length" if is_cut else (reason if reason in _REASONS else "stop") if reason else None
+        is_first, choice.is_started = not choice.is_started, True
+        shown = "length" if is_cut else _REASONS[reason] if reason else None
+        choice.is_ended = shown is not None
         return ChoiceChunk(index=index, text=text, token_ids=[], entries=[], finish_reason=shown, is_first=is_first)
 
     def _measure(self, choice: ExternalChoice) -> None:

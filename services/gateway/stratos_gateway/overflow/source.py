@@ -67,15 +67,21 @@ class ExternalSource:
         self._metrics = metrics
 
     def patience(self, request: ClientRequest[PreparedGeneration]) -> float:
-        """Seconds after which a request is better answered there; 0 where it cannot be, or there is no room."""
-        is_able = self._client.has_room and _external_form(request) is not None
+        """Seconds after which a request is better answered there; 0 where it cannot be, or there is no room.
+
+        Where another model of its chain is to be asked, it goes to that one.
+        """
+        is_able = self._client.has_room and not request.yields_after_s and _external_form(request) is not None
         return self._client.config.after_s if is_able else 0.0
 
     @asynccontextmanager
     async def open(self, request: ClientRequest[PreparedGeneration]) -> AsyncIterator[ExternalOutput | None]:
-        """The endpoint's answer; where it fails before the client has got anything, the request waits here."""
+        """The endpoint's answer; where it fails before the client has got anything, the request waits here.
+
+        So does one that finds no place there: others may have left since it began to wait.
+        """
         form, why = _external_form(request), request.declined
-        if form is None or not isinstance(why, WaitTooLong):
+        if form is None or not isinstance(why, WaitTooLong) or not self._client.has_room:
             yield None
             return
         output: ExternalOutput | None = None

@@ -118,6 +118,14 @@ def _kill_settled(fleet: PoisonFleet) -> None:
             return
 
 
+async def test_copies_that_run_at_the_same_time_cost_their_workers_and_one_more() -> None:
+    fleet = PoisonFleet(num_workers=8, restart_steps=3, crash_step=0, seed=1)
+    copies = [fleet.request(POISON, 50) for _ in range(4)]
+    await _run(fleet, {0: copies})
+    assert all(isinstance(copy.error, PromptRefused) for copy in copies)
+    assert sum(fleet.killers.values()) == 5
+
+
 @pytest.mark.parametrize("crash_step", [0, SETTLED_STEPS])
 async def test_a_tenant_whose_prompts_kill_again_and_again_is_a_suspect_as_a_whole(crash_step: int) -> None:
     """Each prompt differs from the ones before: three cost two workers each, from then on each costs one."""

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from stratos.common.clock import FakeClock
-from stratos.common.errors import ConcurrencyLimited
+from stratos.common.errors import ConcurrencyLimited, WorkerLost
 from stratos.core.ledger.entry import RequestOutcome
 from stratos.core.ledger.pricing import Times, TokenCounts
 from stratos.core.ledger.usage import MeterTag
 from stratos.core.tenancy.prices import Price
 from stratos.core.tenant import Tenant
-from stratos_gateway.openai.chunks import ChoiceChunk
+from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.overflow.bill import ExternalBill
 from stratos_gateway.overflow.call import ExternalCall
 from stratos_gateway.overflow.output import ExternalOutput
@@ -27,6 +27,8 @@ BILL = ExternalBill(tenant=Tenant(name="t"), tag=MeterTag(model="m"), price=Pric
 CALL = ExternalCall(
     model="m", max_tokens=10, num_prompt_tokens=5, count_tokens=len, within_s=1.0, received_s=100.0, bill=BILL
 )
+
+USAGE = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 1}}
 
 
 def piece(text: str, index: int = 0, reason: str | None = None) -> dict[str, Any]:
@@ -90,6 +92,31 @@ async def test_what_the_endpoint_says_of_an_answer_within_bounds_counts() -> Non
     found = output(Endless([piece("a", reason="stop"), told]))
     await found.finish()
     assert (found.usage.num_prompt_tokens, found.usage.num_output_tokens) == (7, 30)
+
+
+async def test_only_what_the_endpoint_says_of_the_whole_answer_counts() -> None:
+    def told(num_output: int) -> dict[str, Any]:
+        return {"usage": {"prompt_tokens": 7, "completion_tokens": num_output}}
+
+    found = output(Endless([{"choices": [], **told(0)}, piece("a") | told(1), piece("b", reason="stop"), told(8)]))
+    await found.news()
+    assert found.usage == Usage(CALL.num_prompt_tokens, 1), "as our tokenizer counts what came"
+    await found.finish()
+    assert found.usage == Usage(7, 8)
+
+
+@pytest.mark.parametrize("reason", ["error", "abort", "unheard_of", {"type": "stop"}])
+async def test_an_end_that_is_no_end_of_a_whole_choice_is_a_failure(reason: Any) -> None:
+    found = output(Endless([piece("half an "), piece("", reason=reason), USAGE]))
+    with pytest.raises(WorkerLost):
+        await found.finish()
+    assert not found.is_complete, "nor is it counted as served"
+
+
+@pytest.mark.parametrize(("reason", "shown"), [("eos_token", "stop"), ("max_tokens", "length"), ("length", "length")])
+async def test_ends_of_a_whole_choice_are_told_in_our_words(reason: str, shown: str) -> None:
+    (chunk,) = await output(Endless([piece("whole", reason=reason), USAGE])).finish()
+    assert (chunk.text, chunk.finish_reason) == ("whole", shown)
 
 
 async def test_times_are_measured_from_the_last_byte_and_between_pieces() -> None:

@@ -130,6 +130,19 @@ async def test_an_alias_goes_there_under_its_models_name_and_a_pin_stays() -> No
                 await output.finish()
 
 
+async def test_a_request_that_finds_no_place_there_after_its_wait_goes_on_waiting_here() -> None:
+    endpoint = Endpoint()
+    source = ExternalSource(
+        cast("Any", endpoint), Admission(1, 1, metrics := GatewayMetrics(CollectorRegistry())), FakeClock(), metrics
+    )
+    request = make_request(has_answered=False)
+    assert source.patience(request) > 0, "there was room when it began to wait"
+    endpoint.has_room = False
+    async with source.open(request) as output:
+        assert output is None
+    assert isinstance(request.declined, WaitTooLong), "its age goes along"
+
+
 async def test_what_the_endpoint_charges_is_in_the_ledger_while_it_answers() -> None:
     """The last of these is what stays where the gateway dies; the entry of the end takes its place."""
     clock, metrics = FakeClock(), GatewayMetrics(CollectorRegistry())

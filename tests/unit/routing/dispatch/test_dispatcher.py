@@ -9,6 +9,7 @@ import pytest
 
 from stratos.common.errors import (
     Draining,
+    Internal,
     Overloaded,
     PromptRefused,
     QueueTimeout,
@@ -20,7 +21,9 @@ from stratos.core.fleet import SleepState
 from stratos.core.placement import Outcome, Placement, WorkerRole
 from stratos.core.requests.convictions import Conviction, ConvictionUpdate
 from stratos.core.requests.limits import BATCH_CLASS
+from stratos.routing.admission import Ask
 from stratos.routing.bookings import BookingLedger
+from stratos.routing.dispatch import placer
 from stratos.routing.dispatch.dispatcher import DispatchConfig, Dispatcher
 from stratos.routing.fleet_state import FleetState, Member
 from stratos.routing.queueing.ticket import Ticket
@@ -61,6 +64,24 @@ def test_each_ticket_is_answered_once_and_in_order() -> None:
     assert world.dispatcher.complete(first.handoff_id, Outcome.FINISHED, 1, 2.0) is not None
     assert list(world.turn(2.0)) == [tickets[-1]]
     assert world.dispatcher.complete(first.handoff_id, Outcome.FINISHED, 1, 2.0) is None
+
+
+def test_a_request_whose_placement_is_a_bug_costs_its_own_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended the router, and then the next one that its gateway asked."""
+    world, whole_choice = World(), placer.choose
+
+    def choose(views: Any, ask: Ask, *args: Any, **named: Any) -> Any:
+        if ask.request.request_id == "bad":
+            raise ZeroDivisionError
+        return whole_choice(views, ask, *args, **named)
+
+    monkeypatch.setattr(placer, "choose", choose)
+    bad, good = world.push("bad"), world.push("good")
+    answers = world.turn()
+    assert isinstance(answers[bad], Internal)
+    assert isinstance(answers[good], Placement)
+    assert world.turn() == {}, "each is answered once"
+    assert len(world.fleet.bookings) == 1
 
 
 def placed_by(world: World, ticket: Ticket, now: float) -> Placement:

@@ -143,6 +143,24 @@ def test_aged_requests_get_a_tenth_of_the_dispatches_oldest_first_while_a_higher
         assert sum(ticket in old for ticket in order[begin : begin + 10]) <= 1
 
 
+def test_an_aged_request_without_room_lets_younger_aged_ones_pass() -> None:
+    """A tenth of the dispatches is theirs, also while the oldest of them fits no worker."""
+    world, room = QueueWorld(), [4]
+    large = [world.push(tenant=name, priority_class=2, num_prompt_tokens=9000) for name in "ab"]
+    small = [world.push(tenant=name, priority_class=2) for name in "cd"]
+    world.clock.advance(2.5)
+    urgent = [world.push(priority_class=1) for _ in range(20)]
+
+    def place(ticket: Ticket) -> str | PlacementVerdict:
+        if ticket in large or not room[0]:
+            return PlacementVerdict.BLOCKED
+        room[0] -= 1
+        return ticket.request.request_id
+
+    served = [found.ticket for found in world.queue.dispatch(world.clock.now(), place)]
+    assert served == [small[0], *urgent[:3]]
+
+
 def test_without_ageing_there_is_no_reordering_when_nothing_higher_waits() -> None:
     world = QueueWorld(ttl_s=10_000.0)
     tickets = [world.push(priority_class=2) for _ in range(20)]
