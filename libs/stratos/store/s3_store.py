@@ -120,7 +120,7 @@ class S3Store(ObjectStore):
         return _by_key(self._objects(folder))
 
     def _objects(self, folder: str) -> Iterator[ObjectInfo]:
-        """Those below a folder, page by page: one may hold nothing but hidden ones, such as those of ``.git``."""
+        """Objects below a folder, page by page: one may have nothing but hidden ones, such as those of ``.git``."""
         pages = self._client.get_paginator("list_objects_v2").paginate(
             Bucket=self._bucket, Prefix=f"{self._prefix}{folder}/"
         )

@@ -20,7 +20,6 @@ class Gone(io.StringIO):
 
 
 def test_an_output_that_is_gone_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The defect: a process that crashed then was not started again, and a run whose terminal closed left its folder."""
+    """The defect: a process that crashed then was not started again, and a closed terminal left the run's folder."""
     monkeypatch.setattr("sys.stdout", Gone())
-    up._report("decode-0 ended unexpectedly")
     assert up.run_up(UpOptions(model_path=Path("/nowhere"))) == 1
