@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import threading
 import time
@@ -318,3 +319,16 @@ async def test_hidden_objects_take_no_place_of_others(s3_endpoint: str, tmp_path
     client.close()
     assert [(info.key, info.num_bytes) for info in await store.list_folder("model")] == [("model/a", 2), ("model/b", 2)]
     await store.close()
+
+
+async def test_a_folder_without_room_on_this_machine_is_a_dependency_down(
+    store: ObjectStore, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put_folder(store, "model", folder)
+
+    def refuse(**_: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("stratos.store.object_store.tempfile.mkdtemp", refuse)
+    with pytest.raises(DependencyDown, match="No space left"):
+        await store.download_folder("model", tmp_path / "got")
