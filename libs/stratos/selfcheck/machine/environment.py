@@ -106,7 +106,7 @@ async def object_store_problem(config: ObjectStoreConfig) -> str:
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 await store.open()
-                with contextlib.suppress(NotFound, RequestTooLarge):  # an empty store answers, and one that is full of them
+                with contextlib.suppress(NotFound, RequestTooLarge):  # it answers, empty or full
                     await store.list_folder("models")
         finally:
             await store.close()
