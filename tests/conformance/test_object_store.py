@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import threading
 import time
@@ -306,3 +307,28 @@ async def test_a_whole_listing_goes_beyond_the_bound_of_a_folder(store: ObjectSt
     assert len(await store.list_all("many")) == many
     with pytest.raises(RequestTooLarge):
         await store.list_folder("many")
+
+
+async def test_hidden_objects_take_no_place_of_others(s3_endpoint: str, tmp_path: Path) -> None:
+    """The defect: those of a cloned repository filled the one page that was asked for, and files were left out."""
+    store = open_store(ObjectStoreConfig(url=f"s3://{BUCKET}/{tmp_path.name}", s3_endpoint_url=s3_endpoint))
+    client = boto3.client("s3", endpoint_url=s3_endpoint, region_name="us-east-1")
+    hidden = [f"{tmp_path.name}/model/.git/{number}" for number in range(MAX_FOLDER_FILES)]
+    for key in (*hidden, f"{tmp_path.name}/model/a", f"{tmp_path.name}/model/b"):
+        client.put_object(Bucket=BUCKET, Key=key, Body=b"12")
+    client.close()
+    assert [(info.key, info.num_bytes) for info in await store.list_folder("model")] == [("model/a", 2), ("model/b", 2)]
+    await store.close()
+
+
+async def test_a_folder_without_room_on_this_machine_is_a_dependency_down(
+    store: ObjectStore, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put_folder(store, "model", folder)
+
+    def refuse(**_: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("stratos.store.object_store.tempfile.mkdtemp", refuse)
+    with pytest.raises(DependencyDown, match="No space left"):
+        await store.download_folder("model", tmp_path / "got")

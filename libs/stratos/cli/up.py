@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 
 from stratos.cli.data.credentials import load_credentials
@@ -148,4 +148,6 @@ def _fail(message: str) -> int:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    """Tell who reads the output; nothing stops where it takes no more: its disk is full, its terminal or pipe gone."""
+    with suppress(OSError):
+        print(text, flush=True)

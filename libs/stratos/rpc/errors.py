@@ -7,6 +7,7 @@ without that metadata (the peer died, the deadline passed, a proxy answered) is 
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -113,8 +114,16 @@ def _find_detail(metadata: Iterable[tuple[str, str | bytes]]) -> common_pb2.Erro
 
 @asynccontextmanager
 async def translate_errors(*, peer: str = "the peer", lost: type[Retryable] = WorkerLost) -> AsyncIterator[None]:
-    """Raise ``StratosError`` in place of ``AioRpcError``; arguments as in ``from_rpc_error``."""
+    """Raise ``StratosError`` in place of ``AioRpcError``; arguments as in ``from_rpc_error``.
+
+    A channel that is closed cancels its calls, which must not look as if their caller had been cancelled.
+    """
     try:
         yield
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error, peer=peer, lost=lost) from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise lost(f"{peer} did not answer: its channel was closed") from error

@@ -11,11 +11,11 @@ import re
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from stratos.common.errors import BadRequest, NotFound, RequestTooLarge
+from stratos.common.errors import BadRequest, DependencyDown, NotFound, RequestTooLarge
 
 MAX_KEY_CHARS = 512
 MAX_FOLDER_FILES = 256
@@ -131,6 +131,12 @@ class ObjectStore(ABC):
             raise NotFound(f"the object store folder {folder!r} has none of {', '.join(sorted(names or ()))}")
         if sum(info.num_bytes for info in wanted.values()) > max_bytes:
             raise RequestTooLarge(f"the object store folder {folder!r} is larger than {max_bytes} bytes")
+        try:
+            await self._fetch_all(wanted, destination, max_bytes)
+        except OSError as error:
+            raise DependencyDown(f"no folder can be made at {destination}: {error.strerror or error}") from error
+
+    async def _fetch_all(self, wanted: Mapping[str, ObjectInfo], destination: Path, max_bytes: int) -> None:
         destination.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
         try:

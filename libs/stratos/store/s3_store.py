@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import io
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -108,24 +109,25 @@ class S3Store(ObjectStore):
         )
 
     def _list_folder(self, folder: str) -> list[ObjectInfo]:
-        answer = self._client.list_objects_v2(
-            Bucket=self._bucket, Prefix=f"{self._prefix}{folder}/", MaxKeys=MAX_FOLDER_FILES + 1
-        )
-        sizes = {o["Key"][len(self._prefix) :]: o["Size"] for o in answer.get("Contents", ())}
-        objects = [ObjectInfo(key, num_bytes) for key, num_bytes in sizes.items() if is_plain_key(key)]
+        objects = list(itertools.islice(self._objects(folder), MAX_FOLDER_FILES + 1))
         if not objects:
             raise NotFound(f"the object store has no folder {folder!r}")
         if len(objects) > MAX_FOLDER_FILES:
             raise RequestTooLarge(f"the object store folder {folder!r} has more than {MAX_FOLDER_FILES} files")
-        return objects
+        return _by_key(objects)
 
     def _list_all(self, folder: str) -> list[ObjectInfo]:
+        return _by_key(self._objects(folder))
+
+    def _objects(self, folder: str) -> Iterator[ObjectInfo]:
+        """Objects below a folder, page by page: one may have nothing but hidden ones, such as those of ``.git``."""
         pages = self._client.get_paginator("list_objects_v2").paginate(
             Bucket=self._bucket, Prefix=f"{self._prefix}{folder}/"
         )
-        found = (entry for page in pages for entry in page.get("Contents", ()))
-        objects = [ObjectInfo(o["Key"][len(self._prefix) :], o["Size"], o["LastModified"].timestamp()) for o in found]
-        return sorted((o for o in objects if is_plain_key(o.key)), key=lambda info: info.key)
+        for o in (entry for page in pages for entry in page.get("Contents", ())):
+            info = ObjectInfo(o["Key"][len(self._prefix) :], o["Size"], o["LastModified"].timestamp())
+            if is_plain_key(info.key):
+                yield info
 
     def _fetch(self, key: str, path: Path, max_bytes: int) -> int:
         answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)
@@ -175,3 +177,7 @@ class S3Store(ObjectStore):
         if code == "NoSuchBucket":
             return DependencyDown(f"the {where} does not exist; correct object_store_url")
         return DependencyDown(f"the {where} does not serve {key!r}: {code or error}")
+
+
+def _by_key(objects: Iterable[ObjectInfo]) -> list[ObjectInfo]:
+    return sorted(objects, key=lambda info: info.key)

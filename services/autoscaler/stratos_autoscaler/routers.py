@@ -39,6 +39,8 @@ class RouterFleets:
         self._connect = connect
         self._clients: dict[str, RouterCalls] = {}
         self._problems: dict[str, str] = {}
+        self._asking = asyncio.Lock()
+        """One round at a time: one that finds an address gone closes its client, which cancels the calls of others."""
 
     async def fleet(self) -> FleetSum:
         """Queues and workers of all routers; those that do not answer are counted.
@@ -46,8 +48,9 @@ class RouterFleets:
         Raises:
             DependencyDown: none answers.
         """
-        await self._follow(await self._addresses())
-        answers = await asyncio.gather(*(self._ask(address) for address in self._clients))
+        async with self._asking:
+            await self._follow(await self._addresses())
+            answers = await asyncio.gather(*(self._ask(address) for address in self._clients))
         fleets = [answer for answer in answers if answer is not None]
         if not fleets:
             problem = next(iter(self._problems.values()), "no router's address is known")

@@ -17,7 +17,7 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from stratos.common.errors import BadRequest, InvalidAdapter, Overloaded, RequestTooLarge
+from stratos.common.errors import BadRequest, DependencyDown, InvalidAdapter, Overloaded, RequestTooLarge
 from stratos.core.adapter import Adapter
 from stratos.core.files.adapter_config import CONFIG_NAME
 from stratos.core.files.adapter_files import WEIGHTS_NAME, AdapterFiles, read_adapter_files
@@ -128,20 +128,25 @@ class Registrar:
 
     async def _read(self, uri: str) -> AdapterFiles:
         await self._check_folder(uri)
-        with tempfile.TemporaryDirectory(prefix="stratos-adapter-", dir=self._config.work_folder) as work:
-            folder = Path(work) / "adapter"
-            try:
-                await self._store.download_folder(
-                    uri, folder, names=(CONFIG_NAME, WEIGHTS_NAME), max_bytes=self._config.max_adapter_bytes
-                )
-            except RequestTooLarge as error:
-                raise InvalidAdapter(f"{uri}: the adapter is too large: {error.message}", param="uri") from error
-            try:
-                return await asyncio.to_thread(read_adapter_files, folder)
-            except InvalidAdapter as error:
-                # The reader names the folder of ours; callers know the one in the store.
-                message = error.message.replace(str(folder), uri)
-                raise InvalidAdapter(f"{uri}: {message}", param="uri") from error
+        try:
+            with tempfile.TemporaryDirectory(prefix="stratos-adapter-", dir=self._config.work_folder) as work:
+                return await self._read_in(Path(work) / "adapter", uri)
+        except OSError as error:
+            raise DependencyDown(f"{uri} cannot be read on this registry's disk: {error.strerror or error}") from error
+
+    async def _read_in(self, folder: Path, uri: str) -> AdapterFiles:
+        try:
+            await self._store.download_folder(
+                uri, folder, names=(CONFIG_NAME, WEIGHTS_NAME), max_bytes=self._config.max_adapter_bytes
+            )
+        except RequestTooLarge as error:
+            raise InvalidAdapter(f"{uri}: the adapter is too large: {error.message}", param="uri") from error
+        try:
+            return await asyncio.to_thread(read_adapter_files, folder)
+        except InvalidAdapter as error:
+            # The reader names the folder of ours; callers know the one in the store.
+            message = error.message.replace(str(folder), uri)
+            raise InvalidAdapter(f"{uri}: {message}", param="uri") from error
 
     async def _check_folder(self, uri: str) -> None:
         try:

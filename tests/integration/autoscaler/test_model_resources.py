@@ -237,6 +237,7 @@ async def test_a_status_that_is_refused_does_not_stop_the_others(
         assert "demo-decode-c" in cluster.deployments
         assert status(cluster, "c")[0] == "Loading"
         assert caplog.text.count("Model a stays as it is") == 1
+        assert one.state("Failed") == 1, "its status cannot say so, so that the alert is all that does"
 
 
 async def test_a_holder_that_lost_the_lease_in_the_middle_writes_nothing_more(tmp_path: Path) -> None:

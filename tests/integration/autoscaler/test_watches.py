@@ -78,6 +78,16 @@ async def test_a_watch_that_ended_goes_on_where_it_was(how: str) -> None:
         await eventually(lambda: cluster.pods.watched_from[-1] >= version)  # the one that ended may have told of it
 
 
+@pytest.mark.parametrize("line", ["<html>", '{"type": "ADDED"}', '{"type": "ERROR", "object": {"code": 500}}'])
+async def test_what_is_no_event_is_followed_by_a_list(line: str) -> None:
+    """The defect: the watch ended for good, and the process with it."""
+    async with watched_pods() as (cluster, informer):
+        cluster.pods.end_watches(line)
+        await eventually(lambda: cluster.pods.num_lists == 2)
+        missed = cluster.add_pod(DECODE)
+        await eventually(lambda: missed in (names(informer) or ()))
+
+
 @pytest.mark.parametrize("in_stream", [False, True])
 async def test_of_a_version_that_is_gone_everything_is_listed_again(in_stream: bool) -> None:
     async with watched_pods() as (cluster, informer):

@@ -261,6 +261,14 @@ async def test_too_many_registrations_at_once_are_refused_now(world: World, monk
     assert (await world.register()).name == "one"  # the slot is free again
 
 
+async def test_a_registry_without_room_says_so(world: World) -> None:
+    """The defect: it was told as a bug of ours."""
+    write_adapter(world.root / "adapters" / "one")
+    world.work.rmdir()
+    with pytest.raises(DependencyDown, match="disk"):
+        await world.register()
+
+
 class SlowStore:
     """An object store that holds up the files of one folder until it is released."""
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from stratos.cli.main import app
 from stratos.pki.local import make_certificates
 from stratos.selfcheck.machine.environment import object_store_problem, port_problem, read_redis
+from stratos.store.object_store import MAX_FOLDER_FILES
 from stratos.store.settings import ObjectStoreConfig
 
 
@@ -53,6 +54,10 @@ def test_a_machine_with_everything_wrong(tmp_path: Path, monkeypatch: pytest.Mon
 async def test_what_is_asked_says_why_it_does_not_answer(tmp_path: Path) -> None:
     assert "does not answer" in (await read_redis("redis://127.0.0.1:1/0")).problem
     assert await object_store_problem(ObjectStoreConfig(url=f"file://{tmp_path}")) == ""
+    (tmp_path / "models").mkdir()
+    for number in range(MAX_FOLDER_FILES + 1):
+        (tmp_path / "models" / f"{number}").touch()
+    assert await object_store_problem(ObjectStoreConfig(url=f"file://{tmp_path}")) == "", "however many models it has"
     assert "must be file" in await object_store_problem(ObjectStoreConfig(url="ftp://x"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert "in use" in port_problem("127.0.0.1", taken.getsockname()[1])

@@ -31,7 +31,7 @@ class Collection(dict[str, Object]):
         self._forgotten = 0
         self._is_gone_in_stream = False
         self._streams: dict[asyncio.Event, str] = {}
-        """What wakes each watch, and how it ends: not yet (empty), done, cut."""
+        """What wakes each watch, and how it ends: not yet (empty), done, cut, or with a line that is no event."""
         self.is_silent = False
         """No event reaches a watch."""
         self.num_lists = 0
@@ -68,7 +68,7 @@ class Collection(dict[str, Object]):
         self._is_gone_in_stream = in_stream
 
     def end_watches(self, how: str = "done") -> None:
-        """Every open watch ends: done, as after its time; cut, as when the connection breaks."""
+        """Every open watch ends: done, as after its time; cut, as when the connection breaks; or with this line."""
         for event in self._streams:
             self._streams[event] = how
             event.set()
@@ -109,6 +109,7 @@ class Collection(dict[str, Object]):
                         since = version
                         yield line
                 if how:
+                    yield b"" if how == "done" else f"{how}\n".encode()
                     return
                 await news.wait()
         finally:

@@ -173,11 +173,12 @@ PROOFS: dict[str, Proof] = {
     ),
     "StratosHandoffsFail": Proof(
         series={
-            f'stratos_kv_handoffs_total{{{R}, side="receiver", outcome="damaged"}}': "0+10x20 200+0x40",
-            f'stratos_kv_handoffs_total{{{R}, side="receiver", outcome="committed"}}': "0+10x60",
+            f'stratos_kv_handoffs_total{{{R}, side="receiver", outcome="damaged"}}': "0+10x20 200+0x70 201+0x20",
+            f'stratos_kv_handoffs_total{{{R}, side="receiver", outcome="committed"}}': "0+10x50 500+0x62",
         },
         fires_at=15,
         resolved_at=45,
+        quiet_at=100,  # one of one
     ),
     "StratosKvDamaged": Proof(
         series={f'stratos_kv_integrity_failures_total{{{R}, cause="checksum"}}': "0+0x3 1+0x40"},

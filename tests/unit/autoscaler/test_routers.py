@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from stratos.common.errors import DependencyDown, WorkerLost
@@ -14,8 +16,12 @@ class FakeRouter:
     def __init__(self, address: str) -> None:
         self.address = address
         self.is_down = self.is_closed = False
+        self.call: asyncio.Future[None] | None = None
+        """That a slow one waits for; closing cancels it, as gRPC does."""
 
     async def fleet(self) -> Fleet:
+        if self.call is not None:
+            await self.call
         if self.is_down:
             raise WorkerLost(f"{self.address} did not answer")
         queue = QueueDepth(model_digest="m", priority_class=0, num_requests=2, num_tokens=9, oldest_s=0.0)
@@ -24,6 +30,8 @@ class FakeRouter:
 
     async def close(self) -> None:
         self.is_closed = True
+        if self.call is not None:
+            self.call.cancel()
 
 
 class World:
@@ -74,3 +82,21 @@ async def test_requests_of_some_workers_count_once_and_only_when_all_routers_ans
     assert await world.fleets.num_requests({"gone"}, "another") == 0
     world.routers["a:1"].is_down = True
     assert await world.fleets.num_requests({"gone"}, "another") is None
+
+
+async def test_who_finds_a_router_gone_cancels_no_call_of_another() -> None:
+    """The defect: the control loop was cancelled with its call, and the process ended."""
+    world = World("a:1", "b:1")
+    await world.fleets.fleet()
+    held = world.routers["a:1"].call = asyncio.get_running_loop().create_future()
+    looking = asyncio.create_task(world.fleets.fleet())
+    await asyncio.sleep(0)
+    world.addresses = frozenset({"b:1"})
+    draining = asyncio.create_task(world.fleets.num_requests({"a"}, "m"))
+    for _ in range(20):  # turns of the loop, in which it could end
+        await asyncio.sleep(0)
+    if not held.done():
+        held.set_result(None)
+    assert (await looking).num_missing == 0
+    assert await draining == 3 + 2, "of the router that is left"
+    assert world.routers["a:1"].is_closed

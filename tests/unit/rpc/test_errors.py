@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator
 
 import grpc
@@ -204,3 +205,25 @@ async def _watch(peer: grpc.aio.Channel) -> None:
     async with translate_errors():
         async for _ in worker_pb2_grpc.WorkerServiceStub(peer).WatchStatus(worker_pb2.WatchStatusRequest()):
             pass
+
+
+async def test_a_call_whose_channel_is_closed_is_lost_and_its_caller_is_not_cancelled() -> None:
+    """The defect: a drain, a loop or a client's request ended with another one's connection."""
+    begun = asyncio.Event()
+
+    async def ask(peer: grpc.aio.Channel) -> object:
+        async with translate_errors(peer="worker w", lost=DependencyDown):
+            call = peer.unary_unary("/stratos.Silent/Call")(b"")
+            begun.set()
+            return await call
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        peer = channel(f"127.0.0.1:{silent.getsockname()[1]}")
+        asking, leaving = asyncio.create_task(ask(peer)), asyncio.create_task(ask(peer))
+        await begun.wait()
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        await peer.close()
+        with pytest.raises(DependencyDown, match="its channel was closed"):
+            await asking

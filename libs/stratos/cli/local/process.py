@@ -113,8 +113,8 @@ class ManagedProcess:
             StartFailed: the system gives no process, for want of memory for example.
         """
         self.state = "starting"
-        self._address_file.unlink(missing_ok=True)
         try:
+            self._address_file.unlink(missing_ok=True)
             with self.log_path.open("ab") as log:
                 self._process = await self._fork(log.fileno()) or await self._execute(log.fileno())
         except OSError as error:

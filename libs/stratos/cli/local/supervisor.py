@@ -45,6 +45,8 @@ KILL_MARGIN_S = 3.0
 SLEEP_TIMEOUT_S = 60.0
 WAKE_TIMEOUT_S = 2.0
 """A spare loads nothing as it is woken; one that does not answer within this time is ended, and the next one asked."""
+WRITE_AGAIN_S = 1.0
+"""Pause before files that the disk did not take are written again."""
 Report = Callable[[str], None]
 SpecFactory = Callable[[str], ProcessSpec]
 
@@ -71,7 +73,9 @@ class Supervisor:
         self._processes: dict[str, ManagedProcess] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._drains = BackgroundTasks()
-        self.write_workers_file()
+        self._is_unwritten = False
+        """The files for routers and Prometheus are behind, and written as soon as the disk takes them."""
+        self._write_files()
 
     def views(self) -> list[ProcessView]:
         """Every process, in the order they were started."""
@@ -248,8 +252,26 @@ class Supervisor:
     def write_workers_file(self) -> None:
         """Tell the router which workers there are: those that serve, and those that drain until they are gone.
 
-        Prometheus, where there is one, gets the address of every process that has metrics.
+        Prometheus, where there is one, gets the address of every process that has metrics.  A full disk stops nothing:
+        what the files say stays until they can be written.
         """
+        if self._is_unwritten:
+            return
+        try:
+            self._write_files()
+        except OSError as error:
+            self._is_unwritten = True
+            self._report(f"routers hear of no worker that comes or goes until it can be written: {error}")
+            self._drains.spawn(self._write_later(), name="workers file")
+
+    async def _write_later(self) -> None:
+        while self._is_unwritten:
+            await asyncio.sleep(WRITE_AGAIN_S)
+            with contextlib.suppress(OSError):
+                self._write_files()
+                self._is_unwritten = False
+
+    def _write_files(self) -> None:
         workers = [
             {"worker_id": p.name, "address": p.address, "role": p.spec.role}
             for p in self._processes.values()

@@ -11,6 +11,9 @@ ACTIVE = " and on (release, instance) (stratos_autoscaler_active == 1)"
 AWAKENED = f"max by (release, model) (min_over_time(stratos_autoscaler_desired_workers[15m]){ACTIVE}) == 0"
 """Models that sleep, or did within the last quarter of an hour: their requests wait for a worker to start."""
 
+FEWEST = 10
+"""Fewer events than this raise no alert on a part of all: one failed request of a quiet night pages no one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:

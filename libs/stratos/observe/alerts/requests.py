@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from stratos.core.requests.limits import BATCH_CLASS
-from stratos.observe.alerts.alert import AWAKENED, Alert
+from stratos.observe.alerts.alert import AWAKENED, FEWEST, Alert
 from stratos.observe.recording import judged
-
-FEWEST = 10
-"""Fewer events than this raise no alert on a part of all: one failed request of a quiet night pages no one."""
 
 
 def _burns(factor: str, long: str, short: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratos.observe.alerts.alert import ACTIVE, Alert
+from stratos.observe.alerts.alert import ACTIVE, FEWEST, Alert
 
 
 def _gone(components: str) -> str:
@@ -12,6 +12,9 @@ def _gone(components: str) -> str:
         f"group by (release, component) ({was_there}) unless group by (release, component) (up == 1)"
         ' and on (release) group by (release) (up{release!=""})'
     )
+
+
+_FAILED_HANDOFFS = 'stratos_kv_handoffs_total{side="receiver", outcome!~"committed|cancelled|busy"}'
 
 
 WORKER_ALERTS = (
@@ -194,13 +197,13 @@ WORKER_ALERTS = (
     ),
     Alert(
         name="StratosHandoffsFail",
-        expr='sum by (release) (rate(stratos_kv_handoffs_total{side="receiver", '
-        'outcome!~"committed|cancelled|busy"}[10m]))'
-        ' / (sum by (release) (rate(stratos_kv_handoffs_total{side="receiver"}[10m])) > 0) > 0.05',
+        expr=f"sum by (release) (rate({_FAILED_HANDOFFS}[10m]))"
+        ' / (sum by (release) (rate(stratos_kv_handoffs_total{side="receiver"}[10m])) > 0) > 0.05'
+        f" and on (release) sum by (release) (increase({_FAILED_HANDOFFS}[1h])) >= {FEWEST}",
         lasting="5m",
         summary="More than one hand-off in twenty fails.",
         meaning="Decode workers do not get KV from prefill workers and compute prompts themselves: answers are right, "
-        "their first tokens late.",
+        "their first tokens late. Ten or more failed within an hour.",
         check=(
             "Dashboard Hand-off: outcomes; damaged frames.",
             "Logs of decode workers: `hand-off of request ... failed`.",

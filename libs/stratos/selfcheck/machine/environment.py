@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from stratos.common.errors import NotFound, StratosError
+from stratos.common.errors import NotFound, RequestTooLarge, StratosError
 from stratos.store.redis import open_redis, translate_redis_errors
 from stratos.store.settings import ObjectStoreConfig
 from stratos.store.urls import open_store
@@ -106,7 +106,7 @@ async def object_store_problem(config: ObjectStoreConfig) -> str:
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 await store.open()
-                with contextlib.suppress(NotFound):  # an empty store answers too
+                with contextlib.suppress(NotFound, RequestTooLarge):  # it answers, empty or full
                     await store.list_folder("models")
         finally:
             await store.close()

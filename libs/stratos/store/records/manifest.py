@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from stratos.common.errors import DependencyDown, NotFound
 from stratos.store.object_store import ObjectStore
@@ -63,13 +61,13 @@ class ManifestStore:
         Raises:
             DependencyDown: it cannot be read, which must not look like an object store without one.
         """
-        with tempfile.TemporaryDirectory(prefix="stratos-manifest-") as folder:
-            path = Path(folder) / "manifest.json"
-            try:
-                await self._objects.fetch(MANIFEST_KEY, path, _MAX_BYTES)
-            except NotFound:
-                return None
-            return await asyncio.to_thread(_parse, path.read_bytes())
+        try:
+            content = await self._objects.read(MANIFEST_KEY, 0, _MAX_BYTES + 1)
+        except NotFound:
+            return None
+        if len(content) > _MAX_BYTES:
+            raise DependencyDown(f"the manifest {MANIFEST_KEY} in the object store has more than {_MAX_BYTES} bytes")
+        return await asyncio.to_thread(_parse, content)
 
     async def add(self, store_id: str, records: Iterable[Record]) -> Manifest:
         """Put records into the manifest where they are newer, of data keys the destroyed; make it where there is none.
@@ -119,7 +117,7 @@ def _parse(content: bytes) -> Manifest:
             raise ValueError("another format")
         store_id, texts, departed = str(found["store_id"]), dict(found["adapters"]), dict(found.get("departed", {}))
         models = dict(found.get("models", {}))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DependencyDown(f"the manifest {MANIFEST_KEY} in the object store cannot be read: {error}") from None
     return Manifest(
         store_id=store_id,

@@ -103,7 +103,7 @@ class ApiServer:
             opened: called once the API server has taken it.
 
         Raises:
-            VersionGoneError: the version is too old.
+            VersionGoneError: the version is too old, or what followed it cannot be read.
             StratosError: as ``call``.
         """
         query = {**params, "watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_S)}
@@ -124,6 +124,8 @@ class ApiServer:
             raise _refusal(error.status, f"watching {path}: {error.reason}") from None
         except self._broken as error:
             raise self._down(error) from None
+        except Exception as error:  # a line that is no event: the package raises what it happens to meet
+            raise VersionGoneError from error
 
     async def close(self) -> None:
         """End the connections."""

@@ -95,6 +95,7 @@ class ModelReconciler:
             except _REFUSALS as error:  # others go on, as long as the lease is held
                 name = model["metadata"]["name"]
                 stuck[name] = error.message
+                states["Failed"] += 1
                 if self._stuck.get(name) != error.message:
                     _log.warning("Model %s stays as it is: %s", name, error.message)
                 continue

@@ -122,6 +122,30 @@ async def test_a_restart_that_the_machine_refuses_counts_as_a_crash(
     assert any("no memory for a process" in line for line in supervisor.lines)
 
 
+async def test_a_full_disk_keeps_no_process_from_its_restart(
+    supervisor: Supervisor, run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The defect: the task that was to restart it ended with the write of a file, and nothing was told of it."""
+    first = await supervisor.launch(spec(run, "decode-0", role="decode"))
+    really, is_full = supervisor_module.write_json_atomically, asyncio.Event()
+
+    def write(path: Path, content: Any) -> None:
+        if is_full.is_set():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        really(path, content)
+
+    monkeypatch.setattr(supervisor_module, "write_json_atomically", write)
+    monkeypatch.setattr(supervisor_module, "WRITE_AGAIN_S", 0.01)
+    is_full.set()
+    os.kill(first.pid, signal.SIGKILL)
+    await eventually(lambda: supervisor.views()[0].num_restarts == 1 and supervisor.views()[0].state == "serving")
+    await supervisor.launch(spec(run, "decode-1", role="decode"))
+    assert [worker["worker_id"] for worker in workers_of(run)] == ["decode-0"]
+    assert sum("No space left" in line for line in supervisor.lines) == 1
+    is_full.clear()
+    await eventually(lambda: [worker["worker_id"] for worker in workers_of(run)] == ["decode-0", "decode-1"])
+
+
 async def test_a_worker_for_which_there_is_no_memory_leaves_no_trace(
     supervisor: Supervisor, run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
