@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from stratos.core.kv import KvRange
-from stratos.core.requests.records import PrefillJob
+from stratos.core.requests.records import ChoiceState, PrefillJob
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.kv_cache.prefix_cache import PrefixCache
@@ -112,6 +112,27 @@ def test_a_long_prefix_of_both_tiers_costs_sinks_and_a_window(make_engine, num_c
     assert run.stats["again"].num_cached_tokens == 100
     assert run.tokens["again", 0] == expected(prompt, 60, window=10, num_sinks=num_sinks)
     assert run.max_allocated < 16, "copies to host memory hold some, and the prompt alone has 26"
+
+
+@pytest.mark.parametrize("length", [6, 22])
+@pytest.mark.parametrize("num_sinks", [0, 3])
+def test_choices_that_go_on_behind_a_window_take_no_released_block_of_their_prompt(make_engine, length, num_sinks):
+    """The first choice finds what it emitted in the cache, and starts without the blocks of the prompt."""
+    model = {"window": 10, "num_sinks": num_sinks}
+    engine = make_engine(SchedulerConfig(), num_blocks=128, block_size=4, **model)
+    prompt = [i * 7 % 89 for i in range(length)]
+    engine.add(make_request(prompt, "first", max_tokens=50))
+    emitted = drain(engine).tokens["first", 0][:40]
+    choices = [ChoiceState(index=i, emitted_ids=tuple(emitted)) for i in range(2)]
+    engine.add(make_request(prompt, "again", choices=choices, max_tokens=60))
+    found: dict[int, list[int]] = {0: [], 1: []}
+    while engine.has_work:
+        result = engine.step()
+        engine.verify()
+        assert not result.errors
+        for output in result.outputs:
+            found[output.index] += output.token_ids
+    assert found == dict.fromkeys(range(2), expected(prompt, 60, **model)[40:])
 
 
 def test_match_end_by_trying_every_end():
