@@ -5,6 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
+from stratos.common.errors import ContextLengthExceeded
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import ChoiceState, PrefillJob
 from stratos.engine.core import EngineCore
@@ -133,6 +134,20 @@ def test_choices_that_go_on_behind_a_window_take_no_released_block_of_their_prom
         for output in result.outputs:
             found[output.index] += output.token_ids
     assert found == dict.fromkeys(range(2), expected(prompt, 60, **model)[40:])
+
+
+def test_what_was_emitted_elsewhere_is_refused_where_window_and_step_are_more_than_the_pool(make_engine):
+    """It would wait for ever, as the first of the queue, and all others behind it: a resumed request has no deadline."""
+    engine = make_engine(SchedulerConfig(max_num_batched_tokens=64), num_blocks=14, block_size=4, window=5)
+    prompt = [i * 7 % 89 for i in range(24)]
+    whole = expected(prompt, 44, window=5)
+    with pytest.raises(ContextLengthExceeded, match="64 tokens do not fit the KV pool of 56"):
+        engine.add(make_request(prompt, choices=[ChoiceState(index=0, emitted_ids=tuple(whole[:40]))], max_tokens=44))
+    engine.add(make_request(prompt, choices=[ChoiceState(index=0, emitted_ids=tuple(whole[:32]))], max_tokens=44))
+    found: list[int] = []
+    while engine.has_work:
+        found += [token for output in engine.step().outputs for token in output.token_ids]
+    assert found == whole[32:], "what fits goes on, and further than the pool is large"
 
 
 def test_match_end_by_trying_every_end():
