@@ -124,7 +124,7 @@ class StatusFeed:
             self._watchers.discard(watcher)
 
     async def wakes(self, interval_s: float) -> AsyncGenerator[None, None]:
-        """As ``changes``, for a reader that counts as no router and takes nothing of what is kept for one."""
+        """Turns as of ``changes``, for a reader that is no router and takes nothing of what is kept for one."""
         changed = asyncio.Event()
         self._wakes.add(changed)
         try:

@@ -60,7 +60,7 @@ class KvWindow:
         return min(num_blocks, num_choices * self.max_blocks)
 
     def at_once(self, num_prompt_blocks: int, num_blocks: int) -> int:
-        """Blocks that the pool must have for a prompt, which a hand-off carries whole, and what was emitted after it."""
+        """Blocks that the pool must have for a prompt, which a hand-off carries whole, and what is held behind it."""
         return max(num_prompt_blocks, self.bounded(num_blocks))
 
 

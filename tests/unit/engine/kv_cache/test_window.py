@@ -137,7 +137,7 @@ def test_choices_that_go_on_behind_a_window_take_no_released_block_of_their_prom
 
 
 def test_what_was_emitted_elsewhere_is_refused_where_window_and_step_are_more_than_the_pool(make_engine):
-    """It would wait for ever, as the first of the queue, and all others behind it: a resumed request has no deadline."""
+    """It would wait for ever, the first of the queue, and all others behind it: resumed requests have no deadline."""
     engine = make_engine(SchedulerConfig(max_num_batched_tokens=64), num_blocks=14, block_size=4, window=5)
     prompt = [i * 7 % 89 for i in range(24)]
     whole = expected(prompt, 44, window=5)
