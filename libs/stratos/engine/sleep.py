@@ -58,7 +58,8 @@ class EngineSleep:
         with self._changing():
             if not self._is_awake:
                 return 0
-            if self._inspect().has_open_work:
+            # a copy of a hand-off that has ended may touch the pages still: its blocks are fenced until it returns
+            if self._inspect().has_open_work or self._kv.blocks.ledger().fenced:
                 raise Busy("the engine has work and cannot sleep", after_s=1.0)
             self._is_awake = False
         try:

@@ -296,18 +296,19 @@ class StepTracker:
                 self._fail_row(sequence, DAMAGED_PAGE, result)
 
     def _fail_row(self, sequence: Sequence, error: str, result: StepResult) -> None:
-        """End what a row belongs to; a request that may have read damaged KV computes all of it again, once."""
+        """End what a row belongs to; but for jobs, what may have read damaged KV computes all of it again, once."""
         if error in _CLASSES:
             self.fail(sequence, _CLASSES[error](error), result)
             return
         hashes = self._forget(sequence)
-        request = sequence.request
-        may_retry = error in DAMAGES and request is not None and not sequence.computes_all
-        if request is None or not may_retry or not self._kv.tables.could_come_back(sequence):
+        owner = sequence.request or sequence.embedding
+        may_retry = error in DAMAGES and not sequence.computes_all
+        if owner is None or not may_retry or not self._kv.tables.could_come_back(sequence):
             self.fail(sequence, Internal(error), result)
             return
-        _log.error("request %s: %s; its KV is computed again", request.key.request_id, error)
-        result.damaged.setdefault(request.key, []).extend(hashes)
+        key = owner.request.key
+        _log.error("request %s: %s; its KV is computed again", key.request_id, error)
+        result.damaged.setdefault(key, []).extend(hashes)
         sequence.computes_all = True
         self._kv.tables.end_drafts(sequence)
         self.context.scheduler.restart(sequence)

@@ -44,7 +44,7 @@ class CacheServicer(cache_pb2_grpc.CacheServiceServicer):
         """Send what the caller lacks, then changes at most 20 times a second."""
         after = request.after if request.incarnation == self._incarnation else None
         num_idle = IDLE_WAKES
-        async with aclosing(self._feed.changes(PROGRESS_INTERVAL_S)) as wakes:
+        async with aclosing(self._feed.wakes(PROGRESS_INTERVAL_S)) as wakes:
             async for _ in wakes:
                 num_idle += 1
                 if self._engine().status().last_cache_change == after and num_idle < IDLE_WAKES:

@@ -62,6 +62,8 @@ class StatusFeed:
 
     def __init__(self) -> None:
         self._watchers: set[StatusStream] = set()
+        self._wakes: set[asyncio.Event] = set()
+        """Of streams that are told of something else than statuses."""
         self._placed_at: dict[str, float] = {}
         """Router -> when its last request came."""
         self._marks = ServiceMarks()
@@ -73,8 +75,8 @@ class StatusFeed:
 
     def notify(self) -> None:
         """Something changed; every watcher will look."""
-        for watcher in self._watchers:
-            watcher.changed.set()
+        for changed in (*(watcher.changed for watcher in self._watchers), *self._wakes):
+            changed.set()
 
     def count_output(self, tenant: str, num_tokens: int) -> None:
         """A request of the tenant has got tokens; the next status of every watcher says so."""
@@ -115,13 +117,30 @@ class StatusFeed:
         """Yields at once, then on changes and at least every ``interval_s``, at most 20 times a second."""
         watcher = self.open()
         try:
-            while True:
-                watcher.changed.clear()
-                yield watcher
-                await asyncio.sleep(MIN_INTERVAL_S)
-                await happens(watcher.changed, max(interval_s - MIN_INTERVAL_S, 0.001))
+            async with aclosing(_paced(watcher.changed, interval_s)) as turns:
+                async for _ in turns:
+                    yield watcher
         finally:
             self._watchers.discard(watcher)
+
+    async def wakes(self, interval_s: float) -> AsyncGenerator[None, None]:
+        """Turns as of ``changes``, for a reader that is no router and takes nothing of what is kept for one."""
+        changed = asyncio.Event()
+        self._wakes.add(changed)
+        try:
+            async with aclosing(_paced(changed, interval_s)) as turns:
+                async for turn in turns:
+                    yield turn
+        finally:
+            self._wakes.discard(changed)
+
+
+async def _paced(changed: asyncio.Event, interval_s: float) -> AsyncGenerator[None, None]:
+    while True:
+        changed.clear()
+        yield
+        await asyncio.sleep(MIN_INTERVAL_S)
+        await happens(changed, max(interval_s - MIN_INTERVAL_S, 0.001))
 
 
 class StatusVersions:

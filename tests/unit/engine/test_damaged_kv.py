@@ -6,11 +6,13 @@ import pytest
 
 from stratos.common.errors import Busy, Internal
 from stratos.core.kv import KvRange
+from stratos.core.requests.embedding import EmbedRequest, PoolingKind
 from stratos.core.requests.records import PrefillJob, RequestKey
 from stratos.engine.contract.plan import NON_FINITE
 from stratos.engine.contract.results import PrefillEventKind
 from stratos.engine.core import EngineCore
-from stratos.engine.fake.runner import FakeConfig, FakeRunner
+from stratos.engine.fake.pooling import fake_embedding
+from stratos.engine.fake.runner import FakeConfig, FakeRunner, fake_kv
 from stratos.engine.settings import SchedulerConfig
 from tests.support.worlds.engine_driver import CROWDED, Run, assert_at_rest, drain, expected, make_request
 from tests.support.worlds.engine_settings import scheduler_config
@@ -153,6 +155,20 @@ def assert_computed_again(engine, runner):
     run = drain(engine)
     assert run.tokens["again", 0] == expected(PROMPT, 3)
     assert run.stats["again"].num_cached_tokens == 0, "nothing finds what was damaged"
+
+
+def test_an_input_to_embed_that_began_with_a_page_that_changed_has_its_vector():
+    engine, runner = hosted_engine()
+    runner.one_in = 1
+    key = RequestKey("e", 0)
+    engine.add_embedding(EmbedRequest(key=key, token_ids=PROMPT, pooling=PoolingKind.LAST, normalizes=False))
+    run = drain(engine)
+    assert not run.errors
+    kv = [fake_kv(1, token, position) for position, token in enumerate(PROMPT)]
+    assert run.vectors["e"] == fake_embedding(kv, PoolingKind.LAST, normalizes=False)
+    assert [result.damaged.keys() for result in run.results if result.damaged] == [{key}]
+    assert engine.status().host.num_damaged == runner.num_read > 0
+    assert_at_rest(engine)
 
 
 @pytest.mark.parametrize("is_whole", [True, False])

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Any, cast
 
 import pytest
 
+from stratos.api.worker.v1 import cache_pb2
+from stratos.core.cache_changes import CacheChanges
 from stratos.core.placement import ServiceTag, new_handoff_id, service_tag_of
 from stratos.core.requests.records import ChoiceState
+from stratos.worker.cache_servicer import CacheServicer
 from stratos.worker.decode.intents import Intents, sum_intents
 from stratos.worker.service_marks import MAX_MARKS
 from stratos.worker.status import MAX_ROUTERS, PLACING_S, StatusFeed, StatusStream, StatusVersions
@@ -40,6 +46,37 @@ async def test_every_router_hears_of_output_once_and_of_active_tenants_alone() -
         assert one.take_tokens() == {}
         assert two.take_tokens() == {"a": 2, "b": 1}
     assert feed.num_watchers == 0
+
+
+class Cache:
+    """An engine with one block more at each look."""
+
+    last_cache_change = 0
+
+    def status(self) -> Cache:
+        self.last_cache_change += 1
+        return self
+
+    async def cache_changes(self, after: int | None) -> CacheChanges:
+        return CacheChanges(after=after or 0, last=self.last_cache_change)
+
+
+async def test_who_follows_the_cache_is_no_router_and_nothing_is_kept_for_it() -> None:
+    feed, cache = StatusFeed(), cast("Any", Cache())
+    servicer = CacheServicer(feed, lambda: cache, "i")
+    async with aclosing(feed.changes(10.0)) as statuses, aclosing(_watched(servicer)) as caches:
+        one, first = await anext(statuses), await anext(caches)
+        assert feed.num_watchers == 1, "routers divide a worker's room by their number"
+        feed.count_output("a", 2)
+        feed.notify()
+        async with asyncio.timeout(5):
+            assert (await anext(caches)).after == first.last
+        assert one.take_tokens() == {"a": 2}
+    assert feed.num_watchers == 0
+
+
+def _watched(servicer: CacheServicer) -> AsyncGenerator[Any, None]:
+    return cast("Any", servicer.WatchCache(cache_pb2.WatchCacheRequest(), None))
 
 
 def test_an_intent_counts_its_prompt_its_expected_output_and_its_places() -> None:

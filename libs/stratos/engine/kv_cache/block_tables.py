@@ -232,6 +232,17 @@ class BlockTables:
             self.blocks.pass_parts(sequence.block_table[sequence.num_passed : end])
             sequence.num_passed, sequence.num_spared = end, window.spared(end)
 
+    def can_fork(self, parent: Sequence, num_tokens: int) -> bool:
+        """The parent still holds all that tokens after its first ``num_tokens`` see; it may be far behind them.
+
+        A request that goes on after what it has emitted may find that in the cache, and begins there: the blocks of
+        its prompt are released then, or window parts of them passed, though no choice has forked yet.
+        """
+        window = self.window_of(parent)
+        if window is None:
+            return True
+        return max(parent.num_passed, window.num_head_blocks + parent.num_released) <= window.first_block(num_tokens)
+
     def share_passed(self, parent: Sequence, sequence: Sequence) -> None:
         """A fork holds the parent's first blocks: what the parent has passed the fork has passed, too."""
         self.blocks.pass_parts(sequence.block_table[: parent.num_passed])

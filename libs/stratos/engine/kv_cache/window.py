@@ -60,8 +60,8 @@ class KvWindow:
         return min(num_blocks, num_choices * self.max_blocks)
 
     def at_once(self, num_prompt_blocks: int, num_blocks: int) -> int:
-        """Blocks that the pool must have for a prompt, which a hand-off carries whole, and all that follows it."""
-        return num_prompt_blocks
+        """Blocks that the pool must have for a prompt, which a hand-off carries whole, and what is held behind it."""
+        return max(num_prompt_blocks, self.bounded(num_blocks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,6 @@ class PartWindow(KvWindow):
 
     def bounded(self, num_blocks: int, num_choices: int = 1) -> int:
         return num_blocks - self.spared(max(0, num_blocks - num_choices * self.max_blocks))
-
-    def at_once(self, num_prompt_blocks: int, num_blocks: int) -> int:
-        return max(num_prompt_blocks, self.bounded(num_blocks))
 
 
 def make_window(info: RunnerInfo, config: SchedulerConfig, *, is_fenced: bool = False) -> KvWindow | None:

@@ -33,8 +33,8 @@ class EngineContext:
     def check_size(self, num_tokens: int, num_output: int = 0) -> None:
         """Raise ``ContextLengthExceeded`` for tokens that could never fit the model's context or the pool.
 
-        A prompt of ``num_tokens`` must fit whole, as a hand-off carries it whole; ``num_output`` tokens of output
-        after it need not where blocks are released.
+        A prompt of ``num_tokens`` must fit whole, as a hand-off carries it whole; of ``num_output`` tokens of output
+        after it only what is held at a time, where blocks are released.
         """
         if num_tokens + num_output > self.info.max_model_len:
             raise ContextLengthExceeded(
@@ -44,8 +44,7 @@ class EngineContext:
         num_prompt_blocks, num_blocks = blocks.blocks_for(num_tokens), blocks.blocks_for(num_tokens + num_output)
         if (num_blocks if window is None else window.at_once(num_prompt_blocks, num_blocks)) > blocks.num_blocks:
             capacity = self.kv.blocks.num_blocks * self.kv.blocks.block_size
-            num_tokens += num_output if window is None else 0
-            raise ContextLengthExceeded(f"{num_tokens} tokens do not fit the KV pool of {capacity} tokens")
+            raise ContextLengthExceeded(f"{num_tokens + num_output} tokens do not fit the KV pool of {capacity} tokens")
 
     def root(self, adapter_digest: str, cache_salt: bytes) -> bytes:
         """Root of the block-hash chains of one adapter and tenant salt."""

@@ -271,6 +271,7 @@ class GenerationTable:
         for choice in state.pending_forks:
             sequence = self._start_choice(state, choice)
             can_fork = scheduler.num_free_seqs > 0 and not self._kv.admission.has_slots
+            can_fork = can_fork and self._kv.tables.can_fork(parent, num_tokens)
             can_fork = can_fork and self._fork_states(parent, sequence, num_tokens)
             private = blocks.allocate(1 if num_partial else 0) if can_fork else None
             if private is None:

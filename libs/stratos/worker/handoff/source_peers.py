@@ -2,7 +2,7 @@
 
 A source that was lost or hung keeps its staging slots in quarantine.  ``probe`` reads its status: gone (its port
 refuses) or restarted means its slots are dropped at once; alive again means they are dropped when no leg of it is open;
-silent means they stay.
+silent means they stay, but not for ever: a machine that was lost refuses no connection.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from stratos.worker.handoff.transports import Transports
 BREAKER_FIRST_S = 30.0
 BREAKER_MAX_S = 300.0
 PROBE_TIMEOUT_S = 1.0
+SILENT_S = 600.0
+"""A source that says nothing for so long has its slots dropped. Should it live, what it writes is read by no one."""
 INVALIDATE_TIMEOUT_S = 5.0
 MAX_HASHES = 65536
 """Hashes of one call."""
@@ -53,7 +55,8 @@ class SourcePeers:
         self._dialer = dialer
         self._channels = ChannelPool(MAX_CHANNELS, ANY_WORKER, dialer)
         self._breakers: dict[str, _Breaker] = {}
-        self._suspects: dict[str, WorkerRef] = {}
+        self._suspects: dict[str, tuple[WorkerRef, float]] = {}
+        """With the time at which they were heard of last."""
         self._legs: Counter[str] = Counter()
 
     def open_fetch(self, ref: WorkerRef) -> FetchStream:
@@ -104,7 +107,7 @@ class SourcePeers:
 
     def suspect(self, ref: WorkerRef) -> None:
         """This source may still write slots that are in quarantine."""
-        self._suspects[ref.incarnation] = ref
+        self._suspects[ref.incarnation] = ref, self._clock.now()
 
     @property
     def num_suspects(self) -> int:
@@ -113,13 +116,19 @@ class SourcePeers:
 
     async def probe(self) -> None:
         """Ask every suspect once, and drop the slots of those that cannot, or will not, write them any more."""
-        for incarnation, ref in list(self._suspects.items()):
-            found = await self._ask_incarnation(ref)
-            if found is None or (found == incarnation and self._legs[incarnation] > 0):
-                continue
-            self._transports.end_incarnation(incarnation)
-            self._slot_queue.freed()
-            self._suspects.pop(incarnation, None)
+        await asyncio.gather(*(self._probe(*suspect) for suspect in list(self._suspects.values())))
+
+    async def _probe(self, ref: WorkerRef, heard_s: float) -> None:
+        found, now_s = await self._ask_incarnation(ref), self._clock.now()
+        has_legs, is_alive = self._legs[ref.incarnation] > 0, found == ref.incarnation
+        if is_alive and has_legs:
+            self._suspects[ref.incarnation] = ref, now_s
+            return
+        if found is None and (has_legs or now_s - heard_s < SILENT_S):
+            return
+        self._transports.end_incarnation(ref.incarnation)
+        self._slot_queue.freed()
+        self._suspects.pop(ref.incarnation, None)
 
     async def _ask_incarnation(self, ref: WorkerRef) -> str | None:
         """Incarnation at the suspect's address; "" when no process listens there, ``None`` when it is silent.

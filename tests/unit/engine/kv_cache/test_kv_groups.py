@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from stratos.core.files.adapter_files import read_adapter_files
 from stratos.core.kv import KvRange
-from stratos.core.requests.records import PrefillJob
+from stratos.core.requests.records import ChoiceState, PrefillJob
 from stratos.engine.core import EngineCore
 from stratos.engine.runner.native_forward import NativeForward
 from stratos.engine.runner.torch_runner import TorchRunner
@@ -157,6 +157,24 @@ def test_a_prefix_is_found_where_its_window_is_there(folder: Any) -> None:
     assert run.tokens == reference.tokens
     assert run.stats["fourth"].num_cached_tokens == 32 < reference.stats["fourth"].num_cached_tokens == 48
     assert run.stats["fifth"].num_cached_tokens == reference.stats["fifth"].num_cached_tokens == 96
+
+
+@pytest.mark.parametrize("length", [33, 35])
+def test_choices_that_go_on_behind_the_window_read_no_part_that_was_passed(folder: Any, length: int) -> None:
+    ids = prompts(1, length)[0]
+    engine = make_engine(folder("gemma3"), has_groups=True, num_blocks=96)
+    engine.add(make_request(ids, "first", n=2, max_tokens=60, **DRAWN))
+    first = drain(engine).tokens
+    choices = [ChoiceState(index=i, emitted_ids=tuple(first["first", i][:50])) for i in range(2)]
+    engine.add(make_request(ids, "again", choices=choices, max_tokens=60, **DRAWN))
+    rest: dict[int, list[int]] = {0: [], 1: []}
+    while engine.has_work:
+        result = engine.step()
+        assert not result.errors
+        for output in result.outputs:
+            rest[output.index] += output.token_ids
+    assert rest == {i: first["first", i][50:] for i in range(2)}
+    assert_at_rest(engine)
 
 
 @pytest.mark.parametrize("sides", [(True, True), (True, False), (False, True)])

@@ -5,8 +5,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
+from stratos.common.errors import ContextLengthExceeded
 from stratos.core.kv import KvRange
-from stratos.core.requests.records import PrefillJob
+from stratos.core.requests.records import ChoiceState, PrefillJob
 from stratos.engine.core import EngineCore
 from stratos.engine.fake.runner import FakeConfig, FakeRunner
 from stratos.engine.kv_cache.prefix_cache import PrefixCache
@@ -112,6 +113,41 @@ def test_a_long_prefix_of_both_tiers_costs_sinks_and_a_window(make_engine, num_c
     assert run.stats["again"].num_cached_tokens == 100
     assert run.tokens["again", 0] == expected(prompt, 60, window=10, num_sinks=num_sinks)
     assert run.max_allocated < 16, "copies to host memory hold some, and the prompt alone has 26"
+
+
+@pytest.mark.parametrize("length", [6, 22])
+@pytest.mark.parametrize("num_sinks", [0, 3])
+def test_choices_that_go_on_behind_a_window_take_no_released_block_of_their_prompt(make_engine, length, num_sinks):
+    """The first choice finds what it emitted in the cache, and starts without the blocks of the prompt."""
+    model = {"window": 10, "num_sinks": num_sinks}
+    engine = make_engine(SchedulerConfig(), num_blocks=128, block_size=4, **model)
+    prompt = [i * 7 % 89 for i in range(length)]
+    engine.add(make_request(prompt, "first", max_tokens=50))
+    emitted = drain(engine).tokens["first", 0][:40]
+    choices = [ChoiceState(index=i, emitted_ids=tuple(emitted)) for i in range(2)]
+    engine.add(make_request(prompt, "again", choices=choices, max_tokens=60))
+    found: dict[int, list[int]] = {0: [], 1: []}
+    while engine.has_work:
+        result = engine.step()
+        engine.verify()
+        assert not result.errors
+        for output in result.outputs:
+            found[output.index] += output.token_ids
+    assert found == dict.fromkeys(range(2), expected(prompt, 60, **model)[40:])
+
+
+def test_what_was_emitted_elsewhere_is_refused_where_window_and_step_are_more_than_the_pool(make_engine):
+    """It would wait for ever, the first of the queue, and all others behind it: resumed requests have no deadline."""
+    engine = make_engine(SchedulerConfig(max_num_batched_tokens=64), num_blocks=14, block_size=4, window=5)
+    prompt = [i * 7 % 89 for i in range(24)]
+    whole = expected(prompt, 44, window=5)
+    with pytest.raises(ContextLengthExceeded, match="64 tokens do not fit the KV pool of 56"):
+        engine.add(make_request(prompt, choices=[ChoiceState(index=0, emitted_ids=tuple(whole[:40]))], max_tokens=44))
+    engine.add(make_request(prompt, choices=[ChoiceState(index=0, emitted_ids=tuple(whole[:32]))], max_tokens=44))
+    found: list[int] = []
+    while engine.has_work:
+        found += [token for output in engine.step().outputs for token in output.token_ids]
+    assert found == whole[32:], "what fits goes on, and further than the pool is large"
 
 
 def test_match_end_by_trying_every_end():

@@ -1,5 +1,8 @@
 """Hand-offs at the receiver that are not committed: what is counted for them, and what stays when they fail."""
 
+import pytest
+
+from stratos.common.errors import Busy
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import ChoiceState, PrefillJob
 from stratos.engine.fake.runner import fake_generate
@@ -53,6 +56,21 @@ def test_blocks_that_a_scatter_still_writes_are_not_computed_in(make_engine, mon
     monkeypatch.setattr(engine.runner, "scatter", lose_the_source)
     engine.scatter(request.key, KvRange(40, 59, 0, 1), memoryview(bytes(8 * 19)))
     assert_at_rest(engine)
+
+
+def test_pages_that_a_scatter_still_writes_are_not_given_back_for_a_sleep(make_engine, monkeypatch):
+    engine = make_engine()
+    request = make_request(range(60))
+    engine.reserve(request)
+
+    def end_the_request(*_):
+        engine.abort(request.key)
+        with pytest.raises(Busy):
+            engine.sleep()
+
+    monkeypatch.setattr(engine.runner, "scatter", end_the_request)
+    engine.scatter(request.key, KvRange(40, 59, 0, 1), memoryview(bytes(8 * 19)))
+    assert engine.sleep() > 0
 
 
 def test_a_hand_off_counts_what_its_choices_emitted_elsewhere(make_engine):

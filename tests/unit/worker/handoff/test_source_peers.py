@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from stratos.common.clock import FakeClock
 from stratos.core.placement import WorkerRef, WorkerRole
-from stratos.worker.handoff.source_peers import SourcePeers
+from stratos.worker.handoff.source_peers import SILENT_S, SourcePeers
 
 
 class Slots:
@@ -37,4 +37,25 @@ async def test_slots_of_a_source_are_kept_until_its_port_refuses() -> None:
     await server.wait_closed()
     await peers.probe()
     assert (peers.num_suspects, slots.ended) == (0, ["i"])
+    await peers.close()
+
+
+async def test_slots_of_lost_machines_are_dropped_in_the_end_and_they_are_asked_side_by_side(monkeypatch: Any) -> None:
+    slots, clock = Slots(), FakeClock()
+    peers, together = SourcePeers(cast("Any", slots), cast("Any", slots), clock), asyncio.Barrier(2)
+
+    async def say_nothing(ref: WorkerRef) -> None:
+        async with asyncio.timeout(5):
+            await together.wait()
+
+    monkeypatch.setattr(peers, "_ask_incarnation", say_nothing)
+    for name in ("a", "b"):
+        peers.suspect(WorkerRef(worker_id="w", incarnation=name, address="lost:1", role=WorkerRole.PREFILL))
+    peers.leg_opened("b")
+    clock.advance(SILENT_S - 1)
+    await peers.probe()
+    assert (peers.num_suspects, slots.ended) == (2, []), "a stopped process refuses nothing either, and may go on"
+    clock.advance(1)
+    await peers.probe()
+    assert (peers.num_suspects, slots.ended) == (1, ["a"]), "a hand-off of the other one is open"
     await peers.close()
