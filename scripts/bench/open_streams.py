@@ -65,6 +65,8 @@ def settings(streams: int) -> dict[str, str]:
         "STRATOS_GATEWAY_REQUESTS__MAX_OPEN_BODIES": open_,
         "STRATOS_GATEWAY_REQUESTS__MAX_OPEN_BODIES_PER_TENANT": open_,
         "STRATOS_ROUTER_QUEUE__MAX_REQUESTS": open_,
+        "STRATOS_ROUTER_QUEUE__TTL_S": str(OPEN_S),
+        "STRATOS_GATEWAY_REQUESTS__PLACEMENT_TIMEOUT_S": str(OPEN_S),
         "STRATOS_DECODE_WORKER_FAKE__NUM_BLOCKS": str(BLOCKS_EACH * streams),
         "STRATOS_DECODE_WORKER_SCHEDULER__MAX_NUM_SEQS": open_,
         "STRATOS_DECODE_WORKER_SCHEDULER__MAX_NUM_WAITING": open_,
@@ -194,7 +196,8 @@ if __name__ == "__main__":
         flag("--streams", default="500,1000,2000,4000,7000,10000", help="numbers of open streams, one after the other"),
         flag("--tokens", type=int, default=LONG_TOKENS, help="of each answer"),
         flag("--step-ms", type=float, default=1000.0, help="duration of a step of the simulated workers"),
-        flag("--least", type=float, default=0.95, help="share of the tokens due with which a rung is borne"),
+        flag("--least", type=float, default=0.9, help="share of the tokens due with which a rung is borne: a long "
+             "step that the window cuts is missing"),
         flag("--seconds", type=int, default=20, help="for which a rung is measured"),
         PROFILE,
     )  # fmt: skip

@@ -139,3 +139,8 @@ class RequestDelta:
     """Log probabilities of the prompt's tokens from the second on; with the receipt, if the request wants them."""
     drafts: DraftUse | None = None
     """Use of drafts, with the last tokens, if there were any."""
+
+    @property
+    def num_places(self) -> int:
+        """Places with log probabilities."""
+        return len(self.prompt_logprobs) + sum([len(choice.logprobs) for choice in self.choices])

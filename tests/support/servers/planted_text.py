@@ -27,8 +27,16 @@ async def open_places(planted: Sequence[str], redis_url: str, *folders: Path) ->
 
 async def kept_by(redis_url: str, *folders: Path) -> list[tuple[str, bytes]]:
     """Everything in Redis, by key, and all files of folders, by path."""
-    paths = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
-    return [*await _redis(redis_url), *((str(path), path.read_bytes()) for path in paths)]
+    return [*await _redis(redis_url), *_files(folders)]
+
+
+def _files(folders: Sequence[Path]) -> list[tuple[str, bytes]]:
+    while True:
+        paths = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+        try:
+            return [(str(path), path.read_bytes()) for path in paths]
+        except FileNotFoundError:  # it has gone, or has its last name by now: a tier on disk lives
+            continue
 
 
 def has_one(content: bytes, needles: Iterable[bytes]) -> bool:

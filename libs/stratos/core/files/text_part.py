@@ -12,12 +12,21 @@ TEXT_DEFAULTS: dict[str, dict[str, int]] = {
 
 WHOLES = ("architectures", "tie_word_embeddings")
 """Fields that hold for the whole model: its class, and whether its output layer is the embedding of its text part."""
+GROWTH = "llama_4_scaling_beta"
+"""Parameter of a rotation (Ministral 3): queries behind the context of the pre-training grow with their position."""
 
 
 def context_length(config: Mapping[str, Any], positions: int) -> int:
-    """Longest sequence of a model that states so many positions: a dynamic rotation serves ``factor`` times as many."""
+    """Longest sequence of a model that states so many positions.
+
+    A dynamic rotation serves ``factor`` times as many.  Growth of queries is not implemented, so a model that has it
+    ends where that begins.
+    """
     stated = config.get("rope_scaling") or config.get("rope_parameters")
     parameters = stated if isinstance(stated, Mapping) else {}
+    original = parameters.get("original_max_position_embeddings")
+    if parameters.get(GROWTH) and isinstance(original, int) and original > 0:
+        return min(positions, original)
     factor = parameters.get("factor")
     is_growing = (parameters.get("rope_type") or parameters.get("type")) == "dynamic"
     if not is_growing or isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= 1024:

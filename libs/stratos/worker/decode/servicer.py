@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import grpc.aio
@@ -14,6 +16,7 @@ from stratos.api.worker.v1 import decode_pb2, decode_pb2_grpc
 from stratos.common.errors import BadRequest, StratosError
 from stratos.core.features import name_features
 from stratos.core.requests.records import RequestKey
+from stratos.core.step_watch import PROGRESS_INTERVAL_S
 from stratos.rpc.codec.generation import messages_of, step_to_pb, submit_from_pb, welcome_to_pb
 from stratos.rpc.codec.usage import counts_to_pb
 from stratos.worker.context import WorkerContext
@@ -23,6 +26,8 @@ from stratos.worker.decode.request_table import RequestTable
 from stratos.worker.decode.session import StepCounts, StepDeltas, StepProgress
 
 _log = logging.getLogger(__name__)
+INLINE_PLACES = 128
+"""Places with log probabilities in a message that is made on the event loop; one takes up to 40 us."""
 
 
 class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
@@ -33,6 +38,7 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
         self._table = table
         self._sessions: set[sessions.OutputSession] = set()
         self._one_closed = asyncio.Event()
+        self._long_messages = ThreadPoolExecutor(1, "long-messages")
 
     async def Session(
         self, request_iterator: AsyncIterator[decode_pb2.SessionRequest], context: Any
@@ -53,7 +59,9 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
             yield decode_pb2.SessionResponse(welcome=welcome_to_pb(shared.me(), shared.features))
             async with aclosing(session.messages()) as messages:
                 async for message in messages:
-                    yield _to_pb(message, session)
+                    async with aclosing(responses_of(message, session, self._long_messages)) as made:
+                        async for response in made:
+                            yield response
                     if isinstance(message, StepDeltas):
                         table.discard_sent([delta.key for delta in message.deltas])
             if reader.done():
@@ -107,6 +115,19 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
                     session.refuse(key, error)
             case _:
                 raise BadRequest("a Session takes Submit, Cancel, Attach and UsageAck after its Hello")
+
+
+async def responses_of(
+    message: StepDeltas | StepProgress | StepCounts, session: sessions.OutputSession, pool: Executor
+) -> AsyncGenerator[decode_pb2.SessionResponse, None]:
+    """The message; one that takes long is made in ``pool``, and signs of life come before it."""
+    if not isinstance(message, StepDeltas) or message.num_places <= INLINE_PLACES:
+        yield _to_pb(message, session)
+        return
+    making = asyncio.get_running_loop().run_in_executor(pool, _to_pb, message, session)
+    while not (await asyncio.wait({making}, timeout=PROGRESS_INTERVAL_S))[0]:
+        yield _to_pb(replace(session.progress(), num_submits=message.num_submits), session)
+    yield making.result()
 
 
 def _to_pb(

@@ -22,6 +22,8 @@ from stratos.worker.records import RequestRecord
 
 MAX_REFUSALS = 1024
 """Refusals that wait to be sent; a gateway that lets more pile up does not read at all."""
+MAX_PLACES = 4096
+"""Places with log probabilities in one message, but for those of its last request: a message has at most 64 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,8 @@ class StepDeltas:
     deltas: tuple[RequestDelta, ...]
     num_submits: int
     """Submits of the session so far, refused ones included."""
+    num_places: int = 0
+    """Places with log probabilities."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,16 +139,20 @@ class OutputSession:
                 counts, self._counts = self._counts, []
                 yield StepCounts(counts=tuple(counts))
             if self._clock.now() >= due_s:
-                status = self._engine.status()
-                yield StepProgress(
-                    step=status.step,
-                    is_computing=status.is_computing,
-                    slow_step_s=status.slow_step_s,
-                    num_submits=self.num_submits,
-                )
+                yield self.progress()
                 due_s = self._clock.now() + PROGRESS_INTERVAL_S
             if self.is_idle and not self.is_closed:
                 await self._wait(due_s - self._clock.now())
+
+    def progress(self) -> StepProgress:
+        """The sign of life of this moment."""
+        status = self._engine.status()
+        return StepProgress(
+            step=status.step,
+            is_computing=status.is_computing,
+            slow_step_s=status.slow_step_s,
+            num_submits=self.num_submits,
+        )
 
     async def _wait(self, timeout_s: float) -> None:
         self._wake.clear()
@@ -152,6 +160,12 @@ class OutputSession:
 
     def _drain(self) -> StepDeltas:
         deltas, self._refusals = self._refusals, []
-        dirty, self._dirty = self._dirty, {}
-        deltas += [delta for record in dirty.values() if (delta := record.drain()) is not None]
-        return StepDeltas(step=self._engine.status().step, deltas=tuple(deltas), num_submits=self.num_submits)
+        dirty, self._dirty, num_places = self._dirty, {}, 0
+        for key, record in dirty.items():
+            if num_places >= MAX_PLACES:
+                self._dirty[key] = record  # for the next message
+            elif (delta := record.drain()) is not None:
+                deltas.append(delta)
+                num_places += delta.num_places
+        step = self._engine.status().step
+        return StepDeltas(step=step, deltas=tuple(deltas), num_submits=self.num_submits, num_places=num_places)

@@ -11,6 +11,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import grpc
@@ -21,7 +23,7 @@ from stratos.common.bugs import report_bug
 from stratos.common.clock import Clock
 from stratos.common.errors import FeatureUnavailable, Overloaded, WorkerLost
 from stratos.core.features import Feature, can_speak_with, name_features
-from stratos.core.generation import Submission
+from stratos.core.generation import RequestDelta, Submission
 from stratos.core.ledger.usage import UsageCount
 from stratos.core.placement import WorkerRef
 from stratos.core.requests.records import RequestKey
@@ -35,6 +37,11 @@ from stratos_gateway.sessions.outbox import SessionOutbox
 from stratos_gateway.sessions.sink import AttemptSink
 
 _log = logging.getLogger(__name__)
+INLINE_PLACES = 128
+"""Places with log probabilities in an output that is read on the event loop; one takes up to 40 us."""
+Outputs = Mapping[int, RequestDelta]
+"""Outputs of a message that have been read already, by their places."""
+NO_OUTPUTS: Outputs = MappingProxyType({})
 
 
 class UsageMeter(Protocol):
@@ -84,6 +91,7 @@ class WorkerSession:
         self._num_submits = self._num_taken = 0
         """Submits so far, and how many of them the worker says that it took."""
         self._outbox = SessionOutbox()
+        self._long_outputs = ThreadPoolExecutor(1, "long-outputs")
         self._tasks: list[asyncio.Task[None]] = []
         self._channel: grpc.aio.Channel = dialer.channel(worker.address, ANY_WORKER)
         self._call: Any = None
@@ -213,6 +221,7 @@ class WorkerSession:
 
     async def close(self) -> None:
         """End the stream and the connection."""
+        self._long_outputs.shutdown(wait=False)
         self.is_broken = True
         for task in self._tasks:
             task.cancel()
@@ -226,9 +235,10 @@ class WorkerSession:
         reason = "it ended the session"
         try:
             while (message := await self._call.read()) is not grpc.aio.EOF:
+                outputs = await self._read_long(message.step_outputs.outputs)
                 if self._gate is not None and self._gate.is_shut:
                     await self._gate.opened()
-                self._handle(message)
+                self._handle(message, outputs)
         except grpc.aio.AioRpcError as error:
             reason = f"{error.code().name.lower()}: {error.details()}"
         except Exception:
@@ -236,20 +246,28 @@ class WorkerSession:
             reason = "a message could not be handled"
         self._break("broken", reason)
 
+    async def _read_long(self, outputs: Sequence[decode_pb2.RequestOutput]) -> Outputs:
+        """Read outputs with many log probabilities, beside the event loop."""
+        places = [place for place, output in enumerate(outputs) if _num_places(output) > INLINE_PLACES]
+        if not places:
+            return NO_OUTPUTS
+        chosen = {place: outputs[place] for place in places}
+        return await asyncio.get_running_loop().run_in_executor(self._long_outputs, _read_outputs, chosen)
+
     async def _write(self) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the reader tells why
             while True:
                 await self._call.write(await self._outbox.take())
 
-    def _handle(self, message: decode_pb2.SessionResponse) -> None:
+    def _handle(self, message: decode_pb2.SessionResponse, outputs: Outputs = NO_OUTPUTS) -> None:
         kind, now_s = message.WhichOneof("message"), self._clock.now()
         if kind == "step_outputs":
             step = message.step_outputs
             self._liveness.heard(step.engine_step, now_s)
             self._note_taken(step.num_submits)
-            for output in step.outputs:
+            for place, output in enumerate(step.outputs):
                 if (sink := self._sinks.get((output.request_id, output.attempt))) is not None:
-                    self._deliver(output, sink, now_s)
+                    self._deliver(output, sink, now_s, outputs.get(place))
             if step.HasField("tokens"):
                 self._deliver_tokens(step.tokens, now_s)
         elif kind == "usage_counts":
@@ -270,10 +288,14 @@ class WorkerSession:
             raise ValueError(f"the worker says that it took {num_submits} Submits of {self._num_submits}")
         self._num_taken = num_submits
 
-    def _deliver(self, output: decode_pb2.RequestOutput, sink: AttemptSink, now_s: float) -> None:
+    def _deliver(
+        self, output: decode_pb2.RequestOutput, sink: AttemptSink, now_s: float, read: RequestDelta | None
+    ) -> None:
         """A message that cannot be handled ends its own request: the session belongs to many."""
         try:
-            if (tokens := codec.tokens_from_pb(output)) is not None:
+            if read is not None:
+                sink.on_output(read, now_s)
+            elif (tokens := codec.tokens_from_pb(output)) is not None:
                 sink.on_tokens(tokens, now_s)
             else:
                 sink.on_output(codec.delta_from_pb(output), now_s)
@@ -313,3 +335,17 @@ class WorkerSession:
         self._call.cancel()
         for key, sink in sinks.items():
             sink.on_lost(cause, was_taken=self._number_of.get(key, 0) <= self._num_taken)
+
+
+def _num_places(output: decode_pb2.RequestOutput) -> int:
+    """Places with log probabilities."""
+    return len(output.prompt_logprobs) + sum([len(delta.logprobs) for delta in output.deltas])
+
+
+def _read_outputs(outputs: Mapping[int, decode_pb2.RequestOutput]) -> Outputs:
+    """Read those that can be read; the others fail once more where that ends their own request."""
+    found = dict[int, RequestDelta]()
+    for place, output in outputs.items():
+        with contextlib.suppress(Exception):
+            found[place] = codec.delta_from_pb(output)
+    return found

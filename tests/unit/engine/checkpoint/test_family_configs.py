@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from stratos.common.errors import InvalidCheckpoint
+from stratos.core.files.model_files import described_files
 from stratos.engine.checkpoint.families import MODEL_TYPES
 from stratos.engine.checkpoint.families.layers import LAYER_TYPES
 from stratos.engine.checkpoint.model_config import SUPPORTED_ARCHITECTURES, parse_decoder_config
@@ -145,6 +148,7 @@ def test_layers_with_experts() -> None:
         ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers must be 0 or 1 for each of 32 layers"),
         ("gemma3_text", {"hidden_activation": "relu"}, "hidden_act 'relu' is not supported"),
         ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention is not supported"),
+        ("qwen2", {"is_causal": False}, "is_causal is not supported"),
         ("granite", {"residual_multiplier": -1}, "residual_multiplier must be a positive number"),
         ("gpt_oss", {"swiglu_alpha": 2.0}, "swiglu_alpha must be 1.702"),
         ("qwen2", {"rope_scaling": {"type": "yarn", "factor": 4.0, "truncate": 1}}, "truncate must be true or false"),
@@ -232,3 +236,22 @@ def test_the_text_part_of_a_model_that_sees_images() -> None:
     text = {**SIZES, "model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh"}
     model = parse_decoder_config({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text})
     assert (model.architecture, model.is_text_part, model.hidden_size) == ("Gemma3ForCausalLM", True, 128)
+
+
+def test_a_model_whose_queries_grow_ends_where_they_begin_to(tmp_path: Path) -> None:
+    from transformers.models.ministral3.modeling_ministral3 import get_llama_4_attn_scale
+
+    rope = {
+        "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 256, "llama_4_scaling_beta": 0.1,
+    }  # fmt: skip
+    text = {**SIZES, "model_type": "ministral3", "rope_parameters": rope}
+    config = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": text}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    served = parse_decoder_config(config).max_model_len
+    assert served == described_files(tmp_path).max_model_len
+    growth = get_llama_4_attn_scale(torch.arange(served + 1)[None], 0.1, 256).flatten()
+    assert bool((growth[:served] == 1).all())
+    assert growth[served] > 1
+    del rope["llama_4_scaling_beta"]
+    assert parse_decoder_config(config).max_model_len == SIZES["max_position_embeddings"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -18,8 +19,9 @@ from stratos.common.errors import StratosError, WorkerLost
 from stratos.core.generation import ChoiceDelta, RequestDelta, Submission
 from stratos.core.placement import WorkerRole
 from stratos.core.requests.records import RequestKey
+from stratos.rpc.codec import generation as codec
 from stratos_gateway.sessions.liveness import SessionConfig
-from stratos_gateway.sessions.session import WorkerSession
+from stratos_gateway.sessions.session import INLINE_PLACES, WorkerSession
 from tests.support.fakes.scripted_worker import ScriptedWorker
 from tests.support.waiting import eventually
 from tests.support.worlds.engine_driver import make_request
@@ -176,6 +178,29 @@ async def test_a_message_has_one_time_and_tokens_alone_go_the_short_way() -> Non
         assert [list(delta.token_ids) for delta in first.short] == [[7, 8]]
         assert (len(first.outputs), len(second.outputs), second.short) == (0, 1, [])
         assert len({*first.times_s, *second.times_s}) == 1
+
+
+async def test_many_log_probabilities_are_read_beside_the_event_loop_and_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads, read = dict[str, threading.Thread](), codec.delta_from_pb
+
+    def noted(message: decode_pb2.RequestOutput) -> RequestDelta:
+        threads[message.request_id] = threading.current_thread()
+        return read(message)
+
+    monkeypatch.setattr(codec, "delta_from_pb", noted)
+    message, entry = columns([], [], []), decode_pb2.PositionLogprobs(sampled=decode_pb2.TokenLogprob(token_id=3))
+    message.step_outputs.outputs.add(request_id="b", prompt_logprobs=[entry])
+    message.step_outputs.outputs.add(request_id="a", prompt_logprobs=[entry] * (INLINE_PLACES + 1))
+    async with Opened() as opened:
+        opened.worker.down.put_nowait(message)
+        opened.worker.down.put_nowait(columns([1], [0], [9]))
+        first, second = opened.sinks
+        await eventually(lambda: first.tokens == [(0, 9)], "the message behind it")
+        assert [len(sink.outputs[0].prompt_logprobs) for sink in opened.sinks] == [INLINE_PLACES + 1, 1]
+        assert first.times_s[0] == second.times_s[0] < first.times_s[1]
+    assert [threads[name] is threading.current_thread() for name in "ab"] == [False, True]
 
 
 async def test_a_worker_that_does_not_answer_keeps_no_connection_however_long_the_error_is_kept() -> None:

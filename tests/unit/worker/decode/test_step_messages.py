@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
 
 from stratos.common.clock import FakeClock
-from stratos.worker.decode.session import OutputSession, StepDeltas
+from stratos.core.generation import RequestDelta
+from stratos.core.requests.records import PositionLogprobs, RequestKey, TokenLogprob
+from stratos.worker.decode import servicer
+from stratos.worker.decode.servicer import INLINE_PLACES
+from stratos.worker.decode.session import MAX_PLACES, OutputSession, StepDeltas, StepProgress
 from tests.unit.worker.decode.test_request_table import Bench, submission
 
 NUM_REQUESTS, NUM_TOKENS = 50, 20
@@ -48,3 +58,55 @@ async def test_a_step_of_many_requests_is_one_message_for_each_gateway() -> None
     finally:
         await bench.table.close()
         await bench.engine.close()
+
+
+def telling(name: str, num_places: int) -> Any:
+    """A request whose news have so many places with log probabilities."""
+    entry, key = PositionLogprobs(TokenLogprob(1, -0.5, 1)), RequestKey(name, 0)
+    delta = RequestDelta(key=key, prompt_logprobs=(entry,) * num_places)
+    return SimpleNamespace(key=key, drain=lambda: delta)
+
+
+def session_of(*records: Any) -> OutputSession:
+    status = SimpleNamespace(step=1, is_computing=True, slow_step_s=0.0)
+    session = OutputSession(cast("Any", SimpleNamespace(status=lambda: status)), FakeClock())
+    for record in records:
+        session.mark(record)
+    session.close()
+    return session
+
+
+async def test_requests_with_many_log_probabilities_share_no_message() -> None:
+    session = session_of(telling("a", MAX_PLACES - 1), telling("b", 20_000), telling("c", 1), telling("d", 1))
+    messages = [message async for message in session.messages() if isinstance(message, StepDeltas)]
+    assert [[delta.key.request_id for delta in message.deltas] for message in messages] == [["a", "b"], ["c", "d"]]
+    assert [message.num_places for message in messages] == [MAX_PLACES - 1 + 20_000, 2]
+
+
+@pytest.mark.parametrize(("num_places", "is_on_loop"), [(INLINE_PLACES, True), (INLINE_PLACES + 1, False)])
+async def test_a_long_message_is_made_beside_the_event_loop_and_signs_of_life_come_before_it(
+    *, num_places: int, is_on_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, has_lived = list[threading.Thread](), threading.Event()
+
+    def made(message: Any, session: Any) -> Any:
+        if not isinstance(message, StepProgress):
+            threads.append(threading.current_thread())
+            assert is_on_loop or has_lived.wait(30.0)
+        return message
+
+    monkeypatch.setattr(servicer, "_to_pb", made)
+    monkeypatch.setattr(servicer, "PROGRESS_INTERVAL_S", 0.001)
+    session, found = session_of(telling("a", num_places)), list[Any]()
+    session.num_submits = 5
+    async with aclosing(session.messages()) as messages:
+        message = await anext(messages)
+    session.num_submits = 6
+    with ThreadPoolExecutor(1) as pool:
+        async for response in servicer.responses_of(message, session, pool):
+            found.append(response)
+            has_lived.set()
+    assert found[-1] is message
+    assert {one.num_submits for one in found} == {5}, "what was taken since is said by the next message"
+    assert [thread is threading.current_thread() for thread in threads] == [is_on_loop]
+    assert (len(found) == 1) is is_on_loop

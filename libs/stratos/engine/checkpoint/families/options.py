@@ -57,8 +57,7 @@ def parse_options(fields: Fields, family: Family, hidden_size: int) -> DecoderOp
     Raises:
         InvalidCheckpoint: an activation that is not implemented, or a senseless value.
     """
-    if fields.get("use_bidirectional_attention"):
-        raise InvalidCheckpoint("config.json: use_bidirectional_attention is not supported")
+    _check_causal(fields)
     attention_scale = _number(fields, family.attention_scale_field, 0.0) or None
     if family.query_scalar_field:
         attention_scale = positive_number(fields, family.query_scalar_field) ** -0.5
@@ -79,6 +78,12 @@ def parse_options(fields: Fields, family: Family, hidden_size: int) -> DecoderOp
         logit_cap=_number(fields, family.logit_cap_field, 0.0),
         has_sinks=family.has_sinks,
     )
+
+
+def _check_causal(fields: Fields) -> None:
+    for name, served in (("use_bidirectional_attention", False), ("is_causal", True)):
+        if flag(fields, name, served) is not served:
+            raise InvalidCheckpoint(f"config.json: {name} is not supported: tokens see those before them alone")
 
 
 def _has_qk_norm(fields: Fields, family: Family) -> bool:
