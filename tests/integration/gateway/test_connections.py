@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from stratos_gateway.http.limits import HttpLimits
+from stratos_gateway.http.protocol import MAX_QUEUED
 from tests.support.promises import Promised
 from tests.support.waiting import eventually
 from tests.support.worlds.gateway_keys import KEY
@@ -71,6 +72,17 @@ async def test_the_rest_of_a_refused_request_is_not_read_for_ever(world: World) 
         client.writer.write(NO_KEY + b"transfer-encoding: chunked\r\n\r\n0\r\n")
         check_refusal(await client.answer(), 401, "invalid_api_key")
         assert await client.pour(b"trailer: " + b"x" * 10_000 + b"\r\n", 100_000_000) < 20_000_000
+
+
+async def test_requests_that_wait_for_no_answer_are_not_taken_without_end(world: World) -> None:
+    async with Client(world) as client:
+        reading = asyncio.create_task(client.is_ended())
+        assert await client.pour(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n" * 500, 2_000_000) < 1_000_000
+        await reading
+    async with Client(world) as client:
+        client.writer.write(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n" * MAX_QUEUED)
+        client.writer.write(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        assert (await client.reader.read()).count(b"HTTP/1.1 200 ") == MAX_QUEUED + 1
 
 
 async def test_what_is_not_http_is_told_in_the_usual_shape(world: World) -> None:
@@ -137,7 +149,25 @@ async def test_idle_connections_are_kept_for_the_time_that_is_set(promised: Prom
         assert time.monotonic() - asked_s > 0.9, "it is kept"
 
 
-async def test_an_answer_that_is_never_read_does_not_hold_its_connection() -> None:
+def long_request(*, is_streamed: bool) -> bytes:
+    """A request for an answer that no buffer on its way takes."""
+    asked = {"model": "base", "prompt": "x", "n": 2, "max_tokens": 900, "logprobs": 5, "stream": is_streamed}
+    body = json.dumps(asked).encode()
+    return HEAD + b"content-length: %d\r\n\r\n" % len(body) + body
+
+
+@pytest.mark.parametrize(
+    ("requests", "route", "status"),
+    [
+        (long_request(is_streamed=False), "/v1/completions", "200"),
+        (long_request(is_streamed=True), "/v1/completions", "499"),
+        (b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n" * 9, "/openapi.json", "200"),
+    ],
+    ids=["whole", "stream", "many requests"],
+)
+async def test_an_answer_that_is_never_read_does_not_hold_its_connection(
+    requests: bytes, route: str, status: str
+) -> None:
     limits = {"write_timeout_s": 0.2, "keep_alive_s": 1, "head_timeout_s": 20.0}
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # its connections' too, so little is on the way
@@ -148,7 +178,6 @@ async def test_an_answer_that_is_never_read_does_not_hold_its_connection() -> No
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             raw.setblocking(False)
             await asyncio.get_running_loop().sock_connect(raw, (address[0], int(address[1])))
-            ask = json.dumps({"model": "base", "prompt": "x", "n": 2, "max_tokens": 900, "logprobs": 5}).encode()
-            await asyncio.get_running_loop().sock_sendall(raw, HEAD + b"content-length: %d\r\n\r\n" % len(ask) + ask)
-            await eventually(lambda: world.metric("stratos_requests_total", route="/v1/completions", status="200"))
+            await asyncio.get_running_loop().sock_sendall(raw, requests)
+            await eventually(lambda: world.metric("stratos_requests_total", route=route, status=status))
             await eventually(lambda: world.metric("stratos_http_connections") == 0, "it is dropped")

@@ -57,8 +57,8 @@ class TlsFiles:
             try:
                 signature = _signature(self.config)
                 if signature != self._signature:
+                    self._material = read_material(self.config)  # a failure leaves the signature: the next call tries
                     self._signature = signature
-                    self._material = read_material(self.config)
                     self._problem = ""
                     _log.info("new certificate of %s, valid until %s", self.identity.uri, self._material.not_after)
             except InvalidCertificate as error:

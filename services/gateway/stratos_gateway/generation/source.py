@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -14,7 +14,7 @@ from stratos.common.errors import StratosError, WaitTooLong
 from stratos.core.ledger.entry import OWN_RANK, RequestOutcome
 from stratos.core.ledger.pricing import Times
 from stratos.core.ledger.receipt import MAX_ITEMS
-from stratos_gateway.access.concurrency import Admission, Place
+from stratos_gateway.access.concurrency import Admission, End, Place
 from stratos_gateway.answering.draft import Draft, charged_counts, is_platform_failure, outcome_of
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
 from stratos_gateway.generation.fanout import Fanout
@@ -156,6 +156,12 @@ class WorkersSource:
                 yield output
         except WaitTooLong as error:
             request.declined = error  # nothing was computed or sent
+
+    def ends_by(
+        self, request: ClientRequest[PreparedGeneration], end: End, has_begun: Callable[[], bool]
+    ) -> AbstractContextManager[None]:
+        """Inside, a request that waits for what runs elsewhere ends with its place, as those that run here do."""
+        return self._admission.ends_by(request.place, end, has_begun)
 
     def resumed(
         self,

@@ -9,6 +9,9 @@
 
     connections                       at most ``max_connections``; more get 503, more than twice as many are closed
     an answer that is not read        ``write_timeout_s`` after its end, then the connection is dropped
+    one that has not ended            twice ``write_timeout_s`` in which its client takes nothing, whatever waits for
+                                      that; streams end by themselves after one
+    requests without their answers    at most ``MAX_QUEUED`` behind the one that is answered
 
 A request that asks for an upgrade gets an ``Upgrade`` in its scope; where a route takes it, the connection goes on as
 what the route makes of it, else it ends with the answer.
@@ -44,6 +47,8 @@ from stratos_gateway.http.sse import PARTS
 
 MAX_HEAD_BYTES = 64 * 1024
 """Other servers take 8 to 64 KiB."""
+MAX_QUEUED = 64
+"""Requests of a connection that wait for the answers before theirs; one that sends more is ended."""
 UPGRADE = "stratos.upgrade"
 """Extension of ASGI: the ``Upgrade`` of a request that asks for one."""
 _CONTINUE = b"HTTP/1.1 100 "
@@ -186,6 +191,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._most_bytes = self._limits.max_message_bytes
         self._answered_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._behind: asyncio.TimerHandle | None = None
         self._upgraded: Upgraded | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -204,12 +210,40 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is left to time."""
+        self._stop_behind()
         self._stop_timer()
         if self._upgraded is not None:
             self._upgraded.lost()
         super().connection_lost(exc)
         self._departure.note()
         self._state.num_open.set(len(self.connections))
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as it is sent to."""
+        super().pause_writing()
+        self._watch_behind(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        """It has read nearly all."""
+        super().resume_writing()
+        self._stop_behind()
+
+    def _watch_behind(self, num_unread: int) -> None:
+        """Drop the connection unless its client takes some of these bytes in time: a close would wait for ever."""
+        self._stop_behind()
+        self._behind = self.loop.call_later(2 * self._limits.write_timeout_s, self._look_behind, num_unread)
+
+    def _look_behind(self, num_unread: int) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left < num_unread:
+            self._watch_behind(left)
+        else:
+            self.transport.abort()
+
+    def _stop_behind(self) -> None:
+        if self._behind is not None:
+            self._behind.cancel()
+            self._behind = None
 
     def data_received(self, data: bytes) -> None:
         """Count, parse, and refuse what is too much."""
@@ -228,6 +262,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
+        if len(self.pipeline) >= MAX_QUEUED:  # uvicorn reads on with each answer, however many wait
+            raise OverflowError("too many requests wait on this connection")  # it makes the parser fail
         self._in_message = True
         super().on_message_begin()
         self.scope["extensions"] = self._extensions

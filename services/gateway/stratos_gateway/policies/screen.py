@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from stratos.common.errors import ContentCheckDown, ContentRefused
 from stratos.core.tenancy.content import ContentPolicy
-from stratos.text.filtering.rules import Rules
+from stratos.text.filtering.rules import Hit, Rules
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.policies.classifier import Classifier, NoVerdict
 
@@ -17,6 +17,8 @@ _log = logging.getLogger(__name__)
 INPUT, OUTPUT = "input", "output"
 CLASSIFIER = "classifier"
 """Rule id of its hits."""
+_INLINE_CHARS = 16 * 1024
+"""Text of a request that is looked through on the event loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +44,17 @@ class Screen:
         """
         if not self.policy.checks_input:
             return
-        for text in texts:
-            if (hit := self.rules.first_hit(text)) is not None:
-                self.count(hit.rule, INPUT)
-                raise _refused(param)
+        is_short = sum(map(len, texts)) <= _INLINE_CHARS
+        hit = self._first_hit(texts) if is_short else await asyncio.to_thread(self._first_hit, texts)
+        if hit is not None:
+            self.count(hit.rule, INPUT)
+            raise _refused(param)
         if await self.is_classified("\n".join(texts), INPUT):
             raise _refused(param)
+
+    def _first_hit(self, texts: Sequence[str]) -> Hit | None:
+        """The hit of the first text that has one; in any thread."""
+        return next(filter(None, map(self.rules.first_hit, texts)), None)
 
     async def verdict(self, text: str) -> Mapping[str, bool]:
         """Every rule, and whether a text has a hit of it; raises like ``is_classified``."""

@@ -11,7 +11,8 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from stratos.common.errors import DependencyDown, StreamCancelled
+from stratos.common.background import happens
+from stratos.common.errors import DependencyDown, StratosError, StreamCancelled
 from stratos.core.ledger.pricing import Times
 from stratos.store.sealed.stream_store import Found, StreamAsk, StreamRecord
 from stratos_gateway.answering.draft import Draft
@@ -75,8 +76,15 @@ class FollowedOutput(ChunkOutput):
         self._reading = RecordReading(request.prepared, following.note_end, following.cursor)
         self._inner: GeneratedOutput | None = None
         self._num_taken_with = 0
+        self._lost: StratosError | None = None
+        self._is_lost = asyncio.Event()
         self._found = found
         self._reading.absorb(found)
+
+    def fail(self, error: StratosError) -> None:
+        """End with this error, unless everything has come already."""
+        self._lost = error
+        self._is_lost.set()
 
     async def news(self) -> list[ChoiceChunk]:
         """Chunks as they were recorded, then as they come; raises like every output."""
@@ -89,14 +97,15 @@ class FollowedOutput(ChunkOutput):
                 return chunks
             if reading.failure is not None:
                 raise reading.failure
-            if self._inner is not None:
-                return await self._inner.news()
             if reading.is_done:
                 return []
+            if self._lost is not None:
+                raise self._lost
+            if self._inner is not None:
+                return await self._inner.news()
             if self._found.found is Found.TAKEN:
                 await self._take_over(self._found)
-            else:
-                await asyncio.sleep(self._following.poll_s)
+            elif not await happens(self._is_lost, self._following.poll_s):
                 await self._look()
 
     async def finish(self) -> list[ChoiceChunk]:
@@ -187,6 +196,9 @@ class FollowedAnswer:
 
     @asynccontextmanager
     async def open(self, request: ClientRequest[Any]) -> AsyncIterator[FollowedOutput]:
-        """The answer; what is generated here ends with the context."""
+        """The answer, which ends with its request's place; what is generated here ends with the context."""
         async with AsyncExitStack() as stack:
-            yield FollowedOutput(self.following, self.found, request, stack)
+            output = FollowedOutput(self.following, self.found, request, stack)
+            ends = self.following.workers.ends_by(request, output.fail, lambda: request.has_answered)
+            stack.enter_context(ends)
+            yield output

@@ -35,9 +35,9 @@ async def tokenizer_info(catalogue: ModelCatalogue, tenant: Tenant, name: str | 
     """The tokenizer's own configuration and the model's chat template, as vLLM tells them.
 
     Raises:
-        ModelNotFound: there is no model of that name; without a name the gateway's first one is told of.
+        ModelNotFound: the tenant has no model of that name; without a name the gateway's first one is told of.
     """
-    model = catalogue.models.home if name is None else (await catalogue.resolve(tenant, name)).served
+    model = (await catalogue.resolve(tenant, catalogue.models.home.base.name if name is None else name)).served
     return {
         **model.tokenizer.config,
         "tokenizer_class": model.tokenizer.config.get("tokenizer_class", "PreTrainedTokenizerFast"),

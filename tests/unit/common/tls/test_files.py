@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -84,3 +86,16 @@ def test_new_files_are_taken_and_old_objects_kept_until_then(folder: Certificate
     assert contexts.server() is not server
     assert contexts.server().verify_mode is contexts.client().verify_mode is ssl.CERT_REQUIRED
     assert contexts.server().minimum_version is ssl.TLSVersion.TLSv1_3
+
+
+def test_new_files_that_could_not_be_read_once_are_read_again(
+    folder: CertificateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a process that has no file descriptor left at that moment: the certificate of before ends some day."""
+    files = folder.files(PeerRole.ROUTER)
+    before = files.current()
+    folder.run(RenewalWishes(reissue=True))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+        assert files.current() is before
+    assert files.current().certificate == files.config.certificate_path.read_bytes() != before.certificate

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any, ClassVar, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from stratos.common.errors import ContentCheckDown
+from stratos.common.errors import ContentCheckDown, ContentRefused
 from stratos.core.tenancy.content import ContentPolicy
 from stratos.text.filtering.rules import Rules
 from stratos_gateway.metrics import GatewayMetrics
@@ -109,3 +111,28 @@ async def test_without_a_verdict_the_policy_says_what_follows() -> None:
         await shown_of(screen_with(lambda text: None), chunks)
     opened = ContentPolicy(classifier_threshold=0.5, fails_open=True)
     assert (await shown_of(screen_with(lambda text: None, opened), chunks))[0] == "x" * 100
+
+
+async def test_long_texts_are_looked_through_beside_the_event_loop() -> None:
+    """A policy of many patterns may take a second for a body of 2 MB."""
+
+    class Noted:
+        threads: ClassVar[list[int]] = []
+
+        def first_hit(self, text: str) -> None:
+            self.threads.append(threading.get_ident())
+
+    screen = replace(screen_with(lambda text: 0.0), rules=cast("Any", Noted()))
+    await screen.check_input(["short", "x" * 1000], "prompt")
+    assert set(Noted.threads) == {threading.get_ident()}
+    Noted.threads.clear()
+    await screen.check_input(["short", "x" * 100_000], "prompt")
+    assert len(Noted.threads) == 2
+    assert threading.get_ident() not in Noted.threads
+
+
+async def test_a_hit_in_a_short_or_a_long_text_is_refused() -> None:
+    for text in ("fine bad", "fine " * 10_000 + "bad"):
+        with pytest.raises(ContentRefused):
+            await screen_with(lambda text: 0.0).check_input(["fine", text], "prompt")
+    await screen_with(lambda text: 0.0).check_input(["fine", "fine " * 10_000], "prompt")

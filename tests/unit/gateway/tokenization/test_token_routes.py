@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
+from stratos.common.errors import ModelNotFound
 from stratos.core.requests.limits import MAX_COUNTED_TOKENS
+from stratos.core.tenancy.plan import Plan
 from stratos.core.tenant import Tenant
 from stratos.core.trace import NO_TRACE
 from stratos_gateway.preparation.dialects import CHAT
 from stratos_gateway.preparation.generation import GenerationPreparer
+from stratos_gateway.tokenization.endpoints import tokenizer_info
 from tests.support.reference.shipped_model import VOCAB_SIZE, preparation_tools, served_model, shipped_tokenizer
 from tests.support.worlds.gateway_routes import full_app
 
@@ -126,3 +130,12 @@ async def test_facts_of_server_and_tokenizer(client: httpx.AsyncClient) -> None:
     assert info["tokenizer_class"] == served_model().tokenizer.config["tokenizer_class"]
     assert (await client.get("/tokenizer_info", headers={"authorization": ""})).status_code == 401
     assert list((await client.get("/version", headers={"authorization": ""})).json()) == ["version"]
+
+
+async def test_who_may_not_use_the_first_model_is_told_nothing_of_its_tokenizer() -> None:
+    outside = Tenant(name="t", plan=Plan(models=("acme-*",)))
+    for tenant in (outside, replace(outside, plan=Plan(), models=("acme-*",))):
+        catalogue = preparation_tools(served_model()).catalogue
+        for name in (None, "base", "gone"):
+            with pytest.raises(ModelNotFound):
+                await tokenizer_info(catalogue, tenant, name)
