@@ -13,6 +13,7 @@ from pathlib import Path
 from stratos.cli.data.credentials import Credentials, load_credentials, load_platform_key, save_credentials
 from stratos.cli.data.folder import DataDir
 from stratos.cli.data.platform_facts import PlatformFacts
+from stratos.cli.money.ledger_copies import has_segments
 from stratos.cli.stores import StoreTarget, open_records, open_stores
 from stratos.common.errors import BadRequest
 from stratos.core.tenancy.plan import BUILT_IN_PLANS, LOCAL, STANDARD
@@ -27,6 +28,10 @@ from stratos.store.tenants import TenantRecord
 
 OWN_TENANT = "default"
 OWN_NAME = "stratos up"
+_LOST = (
+    "the object store has the ledger of a store that this Redis has lost: `stratos admin adopt-store` brings it back, "
+    "from a backup where there is one"
+)
 
 
 async def ensure_api_key(redis_url: str, credentials: Credentials, data: DataDir) -> str:
@@ -115,11 +120,13 @@ async def set_up_with_keys(
         The store's id, and the ids of given keys that were revoked since: they stay so, and keep no other key out.
 
     Raises:
-        BadRequest: a new store would have no such plan.
+        BadRequest: a new store would have no such plan; or this Redis has lost one, which a person brings back.
     """
     async with open_stores(target) as (records, manifests):
         if await records.marker() is None:
             _check_first_plans(given)
+            if await has_segments(target):
+                raise BadRequest(_LOST)
         store_id = await init_store(records, manifests)
         keys = None if peppers is None else KeyStore(RecordWriter(records, actor=_person()), peppers)
         revoked = [] if keys is None else [key.key_id for key in given if await keys.is_revoked(key.text)]

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from redis import Redis
 from typer.testing import CliRunner
 
 from stratos.cli.main import app
@@ -34,6 +35,21 @@ def installation(redis_url: str, tmp_path: Path) -> dict[str, str]:
     status, output = admin("init-store", f"--object-store=file://{tmp_path}", "--prefix=site", REDIS_URL=redis_url)
     assert status == 0, output
     return {"REDIS_URL": redis_url, "STRATOS_KEY_PEPPER": PEPPER}
+
+
+def test_an_emptied_redis_is_no_new_installation(installation: dict[str, str], redis_url: str, tmp_path: Path) -> None:
+    """The defect: an upgrade after a loss made tenants of known names again, so that no other key of theirs worked."""
+    stores = (f"--object-store=file://{tmp_path}", "--prefix=site", f"--redis-url={redis_url}")
+    (tmp_path / "ledger").mkdir()
+    (tmp_path / "ledger/head").write_text(f"0 {'a' * 64} 100 50\n")
+    assert admin("init-store", *stores)[0] == 0, "the store is there"
+    with Redis.from_url(redis_url) as client:
+        client.flushall()
+        status, output = admin("init-store", *stores)
+        assert (status, "adopt-store" in output, client.dbsize()) == (1, True, 0)
+    status, output = admin("adopt-store", "--without-ledger", *stores)
+    assert status == 0, output
+    assert admin("init-store", *stores)[0] == 0
 
 
 def test_a_key_made_elsewhere_is_registered_once(installation: dict[str, str]) -> None:

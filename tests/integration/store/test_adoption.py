@@ -126,13 +126,17 @@ async def test_a_strange_redis_is_taken_over_only_on_demand(store: MarkedStore, 
     exported = await export_store(store.records, unix_s=0.0)
     await store.redis.flushall()
     strange = await marked_store(store.redis, tmp_path / "strange")
-    await strange.keys.create_key("stranger", "b")
+    strangers = [await strange.keys.create_key(tenant, "b") for tenant in ("stranger", "acme")]
     with pytest.raises(DependencyDown, match="--replace"):
         await adopt_store(store.records, store.manifests, [exported])
     await adopt_store(store.records, store.manifests, [exported], replaces=True)
     async with following(redis_url) as gateway:
         assert gateway.snapshot.store_id == store.store_id
         await gateway.keys.authenticate(key)
+        assert gateway.snapshot.num_records() == 2, "the key and its tenant; nothing is left of the strangers"
+        for stranger in strangers:
+            with pytest.raises(InvalidApiKey):
+                await gateway.keys.authenticate(stranger)
 
 
 async def test_what_cannot_be_adopted_is_told(store: MarkedStore, tmp_path: Path) -> None:

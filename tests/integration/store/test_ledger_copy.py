@@ -10,11 +10,14 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from stratos.cli.main import app
+from stratos.cli.money.ledger_copies import fill_ledger
+from stratos.cli.stores import StoreTarget
 from stratos.common.errors import BadRequest, DependencyDown
 from stratos.core.ledger.entry import day_of
 from stratos.core.ledger.windows import Sample, WindowShare
@@ -103,6 +106,26 @@ async def test_a_copy_brings_back_all_that_redis_had(ledger: SealedLedger, tmp_p
     assert await verified(ledger) == []
 
 
+async def test_a_day_that_begins_while_a_copy_is_made_comes_with_its_sums(
+    ledger: SealedLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The defect: a scan may pass a day's sums before they are made, and find its entries: then none is counted."""
+    scan = ledger.redis.scan_iter
+
+    async def passed(*args: Any, **named: Any) -> AsyncIterator[str]:
+        async for name in scan(*args, **named):
+            if ":ledger:sums:" not in name:
+                yield name
+
+    before = await totals(ledger)
+    with monkeypatch.context() as scanned:
+        scanned.setattr(ledger.redis, "scan_iter", passed)
+        await export(ledger, tmp_path / "copy")
+    await ledger.redis.flushall()
+    await restore(ledger, tmp_path / "copy")
+    assert await totals(ledger) == before
+
+
 async def test_what_was_sealed_after_the_copy_is_booked_again_once(ledger: SealedLedger, tmp_path: Path) -> None:
     await export(ledger, tmp_path / "copy")
     await ledger.store.write([entry(20, gross=7), entry(7, BRAVO, gross=500)])
@@ -124,6 +147,24 @@ async def test_without_a_copy_segments_bring_the_sums_back(ledger: SealedLedger)
     before = await totals(ledger)
     await ledger.redis.flushall()
     await rebook(ledger)
+    assert await totals(ledger) == before
+    assert await verified(ledger) == []
+
+
+async def test_the_ledger_of_another_store_gives_way_to_that_of_the_segments(
+    ledger: SealedLedger, redis_url: str, tmp_path: Path
+) -> None:
+    """The defect: its longer chain hid our segments, and its sums stood for ours."""
+    await ledger.sealers[0].seal(START_MS + 1)
+    before = await totals(ledger)
+    await ledger.redis.flushall()
+    await marked_store(ledger.redis, tmp_path / "strange")
+    strange = SealedLedger(ledger.redis, tmp_path / "strange")
+    for number in range(3):
+        await strange.store.write([entry(60 + number, gross=1)])
+        await strange.sealers[0].seal(START_MS + 1)
+    target = StoreTarget(redis_url=redis_url, object_store_url=f"file://{tmp_path}/objects")
+    await fill_ledger(target, None, "id", False)
     assert await totals(ledger) == before
     assert await verified(ledger) == []
 

@@ -101,6 +101,7 @@ async def test_without_a_bound_nothing_is_refused(full: Full) -> None:
     await full.store.redis.config_set("maxmemory", 0)
     await full.ledger.write([ENTRY])
     assert full.looks == [0.0]
+    assert full.ledger.server == (await full.store.redis.info("server"))["run_id"]
 
 
 async def test_a_file_that_redis_cannot_write_is_told(full: Full) -> None:

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 from stratos.core.ledger.entry import day_of
 from stratos.core.ledger.segments import HEAD_KEY
 from stratos.store.ledger.chain import Chain
+from stratos.store.ledger.entry_reader import EntryReader
 from stratos.store.ledger.sealer import Sealer
 from stratos.store.ledger.segment_store import SegmentStore
 from stratos.store.local_store import LocalStore
@@ -118,3 +119,35 @@ async def test_an_entry_whose_segment_cannot_be_read_waits_by_itself(ledger: Sea
     (tmp_path / "away").rename(segment)
     assert [one.is_new for one in await ledger.store.write([*late, *young])] == [True] * 5 + [False] * 3
     await ledger.check(DAYS)
+
+
+class RedisInMotion(Redis):
+    """Something happens once after the order of entries was asked for."""
+
+    between: Callable[[], Awaitable[Any]] | None = None
+
+    def zrange(self, *args: Any, **named: Any) -> Any:
+        return self._then(super().zrange(*args, **named))
+
+    async def _then(self, asked: Awaitable[Any]) -> Any:
+        found, between, self.between = await asked, self.between, None
+        if between is not None:
+            await between()
+        return found
+
+
+async def test_no_entry_is_missing_on_a_page_that_is_read_while_others_are_sealed(
+    ledger: SealedLedger, client: Redis
+) -> None:
+    """The defect: what left Redis between two answers moved those behind it up, past the place of the second one."""
+    written = [entry(n, ms=START_MS + n // 2) for n in range(14)]
+    await ledger.store.write(written)
+    in_motion = RedisInMotion(connection_pool=client.connection_pool)
+    reader = EntryReader(in_motion, CONFIG, ledger.segments)
+    page = await reader.page(ACME, DAY, limit=4)
+    shown = page.entries
+    in_motion.between = lambda: ledger.sealers[0].seal(START_MS + 3)
+    while page.following is not None:
+        page = await reader.page(ACME, DAY, page.following, limit=4)
+        shown += page.entries
+    assert shown == sorted(written, key=lambda one: (one.tag.arrived_unix_ms, one.request_id))

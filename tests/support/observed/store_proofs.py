@@ -44,6 +44,9 @@ STORE_PROOFS: dict[str, Proof] = {
     "StratosStoreForeign": Proof(
         series={f'stratos_snapshot_state{{{R}, state="foreign"}}': "1+0x5 0+0x10"}, fires_at=3, resolved_at=8
     ),
+    "StratosRecordsLost": Proof(
+        series={f"stratos_snapshot_missing_records{{{RI}}}": "1+0x5 0+0x10"}, fires_at=3, resolved_at=8, labels=ON_I
+    ),
     "StratosRedisFills": Proof(
         series={f'stratos_redis_memory_ratio{{{R}, instance="i"}}': "0.75+0x10 0.5+0x10"}, fires_at=8, resolved_at=14
     ),

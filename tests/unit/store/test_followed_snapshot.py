@@ -107,6 +107,19 @@ def test_what_a_store_has_lost_stays_and_is_counted() -> None:
     assert (serves(snapshot, "a"), serves(snapshot, "b"), snapshot.num_missing) == (True, True, 1)
 
 
+def test_a_change_that_a_store_has_lost_stays_and_is_counted() -> None:
+    """The defect: a failover that lost a revocation was in no metric, since both have the key."""
+    snapshot = loaded(key_record("a", 7), key_record("b", 8))
+    assert snapshot.read([Change(12, 10, key_record("a", 12, is_deleted=True))], marker(12, 2), 1.0)
+    assert snapshot.observe(marker(10, 2), 2.0) is Look.EVERYTHING
+    assert load(snapshot, marker(10, 2), [key_record("a", 7), key_record("a", 7), key_record("b", 8)])
+    assert (serves(snapshot, "a"), snapshot.num_missing) == (False, 1)
+    assert load(snapshot, marker(14, 2), [key_record("a", 14, is_deleted=True), key_record("b", 8)])
+    assert snapshot.num_missing == 0
+    assert load(snapshot, marker(16, 2), [key_record("a", 16), key_record("b", 8)])
+    assert (serves(snapshot, "a"), snapshot.num_missing) == (False, 1)
+
+
 def test_fewer_records_than_the_store_says_is_an_outage() -> None:
     fresh = FollowedSnapshot()
     fresh.observe(marker(10, 2), 0.0)

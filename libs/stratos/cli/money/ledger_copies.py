@@ -23,6 +23,7 @@ from stratos.store.ledger.sealer import Sealer, SealLimits
 from stratos.store.ledger.segment_store import SegmentStore
 from stratos.store.ledger.unsealed import UnsealedEntries
 from stratos.store.ledger.usage_reader import UsageReader
+from stratos.store.records.record_store import RecordStore
 from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
 from stratos.store.settings import ObjectStoreConfig
@@ -46,6 +47,12 @@ async def _open(target: StoreTarget) -> AsyncIterator[_Ledger]:
         config = ObjectStoreConfig(url=target.object_store_url, s3_endpoint_url=target.s3_endpoint_url)
         objects = await stack.enter_async_context(opened_store(config))
         yield _Ledger(redis, RecordStoreConfig(prefix=target.prefix), SegmentStore(objects))
+
+
+async def has_segments(target: StoreTarget) -> bool:
+    """Whether the object store has a ledger, be it one that Redis does not know."""
+    async with _open(target) as one:
+        return await one.segments.head() is not None
 
 
 async def verify_chain(target: StoreTarget) -> ChainReport:
@@ -82,8 +89,11 @@ async def fill_ledger(target: StoreTarget, path: Path | None, store_id: str, is_
     if is_there:
         return
     async with _open(target) as one:
+        copy = LedgerCopy(one.redis, one.config, new_incarnation())
         if path is not None:
-            await LedgerCopy(one.redis, one.config, new_incarnation()).restore(path, store_id)
+            await copy.restore(path, store_id)
+        elif await RecordStore(one.redis, one.config).marker() is not None:
+            await copy.clear()  # of another store, whose chain has no end in this object store
         chain, store = Chain(one.redis, one.config), LedgerStore(one.redis, one.config, segments=one.segments)
         unsealed = UnsealedEntries(one.redis, one.config)
         sealer = Sealer(unsealed, chain, one.segments, SealLimits(), new_incarnation(), time.time)

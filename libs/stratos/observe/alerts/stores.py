@@ -51,6 +51,22 @@ STORE_ALERTS = (
         act=("Restore the right Redis, or take the new one with `stratos admin adopt-store` (docs/operations.md).",),
     ),
     Alert(
+        name="StratosRecordsLost",
+        expr="max by (release, instance) (stratos_snapshot_missing_records) > 0",
+        lasting="1m",
+        summary="Redis has lost records, or changes of them, that a gateway knows.",
+        meaning="A failover, or a Redis that came back older, took what had been written: a revocation, a suspension, "
+        "a new plan. Gateways that saw it keep to it, and those that start now do not know of it.",
+        check=(
+            "Log of the gateway: how many records are missing or older in Redis.",
+            "Log of Redis and its sentinels: which server took the place of which, and when.",
+        ),
+        act=(
+            "Put them back from a gateway that knows them: `stratos admin adopt-store` with `--gateway`, or `--from` "
+            "with its copy (docs/operations.md).",
+        ),
+    ),
+    Alert(
         name="StratosRolloutStuck",
         expr="max by (release, model) (stratos_rollout_overdue_seconds) > 1800",
         summary="A roll-out of a model has stood at one step for half an hour beyond its hold, or its weights are not "

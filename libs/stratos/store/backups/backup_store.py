@@ -22,8 +22,6 @@ from stratos.store.object_store import ObjectStore
 FOLDER = "backups"
 MANIFEST = "backup.json"
 LATEST = "latest"
-MAX_BACKUPS = 60
-"""A listing of the object store holds 256 objects, and a backup is three."""
 _NAME = re.compile(r"\d{8}T\d{6}Z\Z")
 _MAX_MANIFEST_BYTES = 64 * 1024
 
@@ -79,12 +77,8 @@ class BackupStore:
 
     async def folders(self) -> list[BackupFolder]:
         """List all backups, also those that broke off, oldest first."""
-        try:
-            objects = await self._objects.list_folder(FOLDER)
-        except NotFound:
-            return []
         by_name: dict[str, dict[str, int]] = {}
-        for info in objects:
+        for info in await self._objects.list_all(FOLDER):
             name, _, file = info.key.removeprefix(f"{FOLDER}/").partition("/")
             if _NAME.match(name) and file:
                 by_name.setdefault(name, {})[file] = info.num_bytes

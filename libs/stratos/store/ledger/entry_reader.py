@@ -98,18 +98,20 @@ class EntryReader:
         return None if text is None else entry_from_text(place[1], tenant, text)
 
     async def _in_redis(self, tenant: str, day: str, after: Place, limit: int) -> tuple[_Found, Place | None]:
-        """The first entries of Redis after a place, and up to where they are all; ``None`` is the end."""
-        places: list[Place] = []
-        begin, order = 0, f"{self._head}:order:{tenant}:{day}"
-        while len(places) < limit:
+        """The first entries of Redis after a place, and up to where they are all; ``None`` is the end.
+
+        Their places come in one answer: between two of them some may leave Redis, and those behind would move up.
+        """
+        num, order = limit + 1, f"{self._head}:order:{tenant}:{day}"
+        while True:
             with translate_redis_errors():
                 part: list[tuple[str, float]] = await self._redis.zrange(
-                    order, after[0], "inf", byscore=True, withscores=True, offset=begin, num=limit
+                    order, after[0], "inf", byscore=True, withscores=True, offset=0, num=num
                 )
-            places += [place for name, score in part if (place := (int(score), name)) > after]
-            begin += limit
-            if len(part) < limit:
+            places = [place for name, score in part if (place := (int(score), name)) > after][:limit]
+            if len(places) == limit or len(part) < num:
                 break
+            num *= 2  # of the millisecond of that place there are many
         if not places:
             return {}, None
         with translate_redis_errors():
@@ -117,7 +119,7 @@ class EntryReader:
                 f"{self._head}:entries:{tenant}:{day}", [name for _, name in places]
             )
         found = {place: text for place, text in zip(places, texts, strict=True) if text is not None}
-        return found, places[-1] if len(places) >= limit else None
+        return found, places[-1] if len(places) == limit else None
 
     async def _in_segments(
         self, segments: SegmentStore, refs: Sequence[SegmentRef], tenant: str, days: _DayRange, limit: int

@@ -86,6 +86,11 @@ class LedgerStore:
         self._move = GuardedScript(redis, config, MOVE, store_id)
         self._reads = GuardedReads(redis, config, store_id)
 
+    @property
+    def server(self) -> str:
+        """Name of the Redis that answered last, where its share is looked at; another one after a failover."""
+        return "" if self._share is None else self._share.server
+
     async def write(self, entries: Sequence[LedgerEntry], *, looks: bool = True) -> list[Written]:
         """Write entries, each once however often it is written.
 

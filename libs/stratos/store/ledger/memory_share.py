@@ -50,6 +50,8 @@ class MemoryShare:
         self._clock = clock
         self._note = note
         self._note_file = note_file
+        self.server = ""
+        """Name of the server that answered last: another one after a restart or a failover; "" where it tells none."""
         self._used = 0.0
         self._due_s: float | None = None
         self._heard_s = clock.now()
@@ -90,8 +92,10 @@ class MemoryShare:
             with translate_redis_errors():
                 info: Mapping[str, Any] = await self._redis.info("memory")
                 files: Mapping[str, Any] = await self._redis.info("persistence")
+                server: Mapping[str, Any] = await self._redis.info("server")
         except ResponseError:  # a server or a user without this command: its bound is not known
             return 0.0
+        self.server = str(server.get("run_id", ""))
         self._note_file(any(files.get(name, "ok") != "ok" for name in _FILES))
         bound = int(info.get("maxmemory", 0))
         return int(info.get("used_memory", 0)) / bound if bound else 0.0

@@ -65,7 +65,7 @@ async def adopt_store(
         records: the emptied Redis, or a strange one.
         manifests: of the object store.
         copies: exported files, or copies that gateways keep: keys and tenants come from nowhere else.
-        replaces: whether a marker of another store may be overwritten.
+        replaces: whether another store may be taken out of it.
         fill_ledger: called with the store's id, and whether this Redis is that store already, before gateways write.
 
     Raises:
@@ -84,6 +84,8 @@ async def adopt_store(
     if fill_ledger is not None:
         await fill_ledger(store_id, marker is not None and marker.store_id == store_id)
     newest = _newest(_without_departed([*known, *(record for copy in copies for record in copy.records)]))
+    if marker is not None and marker.store_id != store_id:
+        await records.clear()  # else its tenants of equal names, being newer, stand in the place of ours
     await _fill(records, store_id, newest, replaces=marker.store_id if marker is not None else "")
     await manifests.add(store_id, [record for record in newest if record.kind in IN_MANIFEST])
     live = Counter(record.kind for record in newest if not record.is_deleted)

@@ -84,6 +84,8 @@ class Change:
 class _Load:
     marker: Marker
     seen: set[tuple[Kind, str]] = field(default_factory=set)
+    outdated: set[tuple[Kind, str]] = field(default_factory=set)
+    """Records of which a newer version is known, or that they were destroyed for good."""
 
 
 class FollowedSnapshot:
@@ -100,7 +102,7 @@ class FollowedSnapshot:
         self.is_complete = False
         """A whole load was seen, by this process or by the one whose copy it took."""
         self.num_missing = 0
-        """Records known here that the last whole read of the store did not have."""
+        """Records known here that the last whole read of the store did not have, or had in an older version."""
         self.num_merged = 0
         """Versions of records that were taken."""
         self.num_cleared = 0
@@ -207,7 +209,8 @@ class FollowedSnapshot:
             return False
         self.store_id, self.position, self.is_complete = load.marker.store_id, load.marker.revision, True
         self.malformed = {key: reason for key, reason in self.malformed.items() if key in load.seen}
-        self.num_missing = sum((record.kind, record.id) not in load.seen for record in self.records())
+        num_absent = sum((record.kind, record.id) not in load.seen for record in self.records())
+        self.num_missing = num_absent + len(load.outdated)
         self._confirm(now)
         return True
 
@@ -230,6 +233,8 @@ class FollowedSnapshot:
                 listener(content)
             if content.kind is Kind.KEY:
                 self._keys.setdefault(_tenant_of_key(known or content), {})[content.id] = content
+        elif self._load is not None and content.version != known.version:
+            self._load.outdated.add(key)
 
     def on_record(self, kind: Kind, listener: Callable[[Record], None]) -> None:
         """Call ``listener`` with each version of a record of a kind that is taken from now on; it must not raise.

@@ -201,7 +201,7 @@ class SnapshotFollower:
             self._reload_due_s = self._clock.now() + _RELOAD_GAP_S
             self._say("Redis has lost records: what is known goes on serving, writes are refused")
         elif self.snapshot.num_missing:
-            _log.warning("%d records that are known here are missing in Redis", self.snapshot.num_missing)
+            _log.warning("%d records that are known here are missing or older in Redis", self.snapshot.num_missing)
 
     def _report(self, content: Record | Malformed) -> None:
         is_new = isinstance(content, Malformed) and (content.kind, content.id) not in self.snapshot.malformed

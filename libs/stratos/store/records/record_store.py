@@ -277,6 +277,11 @@ class RecordStore:
                     num += await self._restore(keys=[self._hashes[kind]], args=fields[begin : begin + _PAGE])
         return num
 
+    async def clear(self) -> None:
+        """Take the records of a store out that another one takes the place of; until ``mark`` it takes no writes."""
+        with translate_redis_errors():
+            await self._redis.unlink(self._changes, *self._hashes.values())
+
     async def mark(self, store_id: str, *, replaces: str = "", least_revision: int = 0) -> None:
         """Write the marker: from now on this is the store ``store_id``, and followers of it read everything.
 

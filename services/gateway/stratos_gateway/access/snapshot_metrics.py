@@ -18,7 +18,7 @@ PAST_BOUND = gauge("stratos_snapshot_past_bound", "Whether that is more than the
 STATE = gauge("stratos_snapshot_state", "1 for the state that holds.", "state")
 RECORDS = gauge("stratos_snapshot_records", "Known records.")
 MALFORMED = gauge("stratos_snapshot_malformed_records", "Skipped records.", "kind")
-MISSING = gauge("stratos_snapshot_missing_records", "Known records that Redis lacks.")
+MISSING = gauge("stratos_snapshot_missing_records", "Known records that Redis lacks, or has in an older version.")
 FULL_READS = counter("stratos_snapshot_full_reads", "Reads of everything.")
 
 

@@ -5,12 +5,16 @@ count at the worker.  What is new goes first; the spool follows in slices, and w
 slice at hand is tried, so that an outage costs the same however long it lasts.
 
 An entry that may be in a segment which cannot be read waits by itself: it holds up no other one.
+
+A Redis that takes the place of another one may lack what that took last, of which workers were told that it is there.
+So the last entries are written to it once more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -35,10 +39,17 @@ _SLICES_PER_TURN = 16
 """Batches of the spool that go between two looks at what is new."""
 _TURNS_TO_NEXT_LOOK = 20
 """Turns without a look into segments after one of which a look failed: it may have taken seconds."""
+_MAX_RECENT = 2048
+"""Written entries that are kept for a Redis that takes the place of another one: more than its last moments."""
 
 
 class EntryStore(Protocol):
     """Where the ledger is; ``store.ledger.LedgerStore`` is the one of a gateway."""
+
+    @property
+    def server(self) -> str:
+        """Name of the Redis that answered last; "" where that is not known."""
+        ...
 
     async def write(self, entries: Sequence[LedgerEntry], *, looks: bool = True) -> list[Written]:
         """Write entries, each once however often it is written; raises ``DependencyDown``.
@@ -97,6 +108,8 @@ class LedgerWriter:
         """What follows there."""
         self._waiting: list[LedgerEntry] = []
         """Segments that may have them could not be read; in the spool they are before that offset."""
+        self._recent: deque[LedgerEntry] = deque(maxlen=_MAX_RECENT)
+        self._server = ""
         self._num_turns_to_look = 0
         self._is_away = False
         if spool is not None:
@@ -124,6 +137,7 @@ class LedgerWriter:
             counts = await self._write_claims(counts)
             await self._keep()
             await self._replay()
+            await self._write_again()
             self._say("")
         except (DependencyDown, RedisError) as error:
             self._say(str(error))
@@ -176,11 +190,24 @@ class LedgerWriter:
                     left.append(entry)
                     continue
                 self._metrics.ledger_entries.labels(entry.outcome if one.is_new else "known").inc()
+                self._recent.append(entry)
                 self._told.due(one.tenant, entry.day[:7], one.month_due)
                 if self._told.written is not None:
                     self._told.written(entry)
             self._meter.acknowledge([e.request_id for e, one in zip(batch, written, strict=True) if not one.waits_for])
         return left
+
+    async def _write_again(self) -> None:
+        """Write the last entries once more where another Redis answers now, which may lack them."""
+        if (server := self._store.server) == self._server:
+            return
+        recent, num_lost = list(self._recent) if self._server else [], 0
+        for begin in range(0, len(recent), _BATCH):
+            written = await self._store.write(recent[begin : begin + _BATCH], looks=False)
+            num_lost += sum(one.is_new for one in written)
+        self._server = server
+        if num_lost:
+            _log.warning("%d entries of the ledger were written again: Redis had lost them", num_lost)
 
     def _put_looks_off(self, problem: str, looks: bool) -> None:
         if looks and not self._num_turns_to_look:

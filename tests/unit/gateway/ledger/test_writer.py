@@ -47,6 +47,7 @@ class Store:
     late: set[str] = field(default_factory=set)
     """Entries that may be in a segment which cannot be read."""
     num_looks: int = 0
+    server: str = ""
 
     async def write(self, entries: Sequence[LedgerEntry], *, looks: bool = True) -> list[Written]:
         self.asked += len(entries)
@@ -196,6 +197,23 @@ async def test_an_entry_that_was_settled_before_its_answer_is_not_written_again(
     asked = made.store.asked
     await made.writer.settle([later])
     assert made.store.asked == asked, "no answer waits for a ledger that is known to be away"
+
+
+async def test_a_redis_in_the_place_of_another_one_gets_the_last_entries_again(tmp_path: Path) -> None:
+    """The defect: what a master took and its replica did not get was billed nowhere, and workers had forgotten it."""
+    made = bench(tmp_path / "spool")
+    made.spool.append(numbered(3))
+    await made.writer.settle([DRAFT])
+    await made.writer.turn()
+    written, made.store.server = made.store.ids.copy(), "first"
+    await made.writer.turn()
+    assert made.store.ids == written, "it is the one that took them"
+    made.store.server, made.store.is_away = "second", True
+    await made.writer.turn()
+    made.store.is_away = False
+    for _ in range(2):
+        await made.writer.turn()
+        assert made.store.ids == written * 2, "once"
 
 
 async def test_what_is_written_is_told_before_and_what_did_not_end_here_apart(tmp_path: Path) -> None:

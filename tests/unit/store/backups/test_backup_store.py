@@ -72,6 +72,18 @@ async def test_one_that_broke_off_is_no_backup_and_goes_with_the_next(
     assert [folder.name for folder in await store.folders()] == [first, third]
 
 
+async def test_many_that_broke_off_hide_none_that_is_whole(objects: BreaksOff, tmp_path: Path) -> None:
+    """The defect: a folder of more than 256 objects was not listed, so nothing was put back and nothing removed."""
+    for number in range(257):
+        folder = objects.root / f"backups/19700101T{number:06}Z"
+        folder.mkdir(parents=True)
+        (folder / "records.jsonl").touch()
+    name, store = await write(objects, 2), BackupStore(objects)
+    assert (await store.fetch("latest", tmp_path)).store_id == "store"
+    assert len(await store.prune(1)) == 257
+    assert [folder.name for folder in await store.folders()] == [name]
+
+
 @pytest.mark.parametrize(("file", "text"), [("records.jsonl", "two\n"), ("records.jsonl", ""), ("backup.json", "{")])
 async def test_an_altered_one_is_refused(objects: BreaksOff, tmp_path: Path, file: str, text: str) -> None:
     name = await write(objects, 1)

@@ -58,8 +58,9 @@ def init_store(
 ) -> None:
     """Set up the store of a new installation, once; nothing can be written before. Running it again changes nothing.
 
-    Where the object store has outlived its Redis, its store is taken over, and its adapters are put back. Gateways are
-    ready once they have read a store: first keys that are given here are in it moments after it is one.
+    Where the object store has outlived its Redis, its store is taken over, and its adapters are put back; one that has
+    a ledger is left to `adopt-store`. Gateways are ready once they have read a store: first keys that are given here
+    are in it moments after it is one.
     """
     from stratos.cli.keyring import GivenKey, set_up_with_keys
     from stratos.cli.stores import once_answered
@@ -185,7 +186,9 @@ def adopt_store(
         ),
     ] = None,
     domain: Annotated[str, typer.Option(help="With mTLS: name of the platform in its certificates.")] = "stratos",
-    replace: Annotated[bool, typer.Option("--replace", help="Even where Redis holds another store now.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Even where Redis holds another store now, which then goes.")
+    ] = False,
     backup: Annotated[
         str, typer.Option("--from-backup", help="Name of a backup, or `latest`, in place of files.")
     ] = "",

@@ -31,6 +31,7 @@ _LEASE_S = 120.0
 _PIECE = 1000
 _TENANTS_PER_LEASE = 8
 _SETS, _ORDERS = ("tenants", "open"), ("order",)
+_OF_DAYS = ("sums", "spans", "entries", "order", "corrects", "missed")
 _COPIED = (
     "chain", "segments", "days", "tenants", "open", "spend", "sums", "spans", "entries", "order", "corrects", "windows",
     "missed",
@@ -90,7 +91,7 @@ class LedgerCopy:
             BadRequest: the file is not a whole copy, or of another store.
         """
         num_lines = await asyncio.to_thread(_check, path, store_id)
-        await self._clear()
+        await self.clear()
         with path.open("rb") as file:
             lines = _values(file)
             next(lines)
@@ -103,15 +104,19 @@ class LedgerCopy:
             raise DependencyDown("a gateway is sealing entries of the ledger now; try again in a moment")
 
     async def _groups(self) -> list[list[str]]:
-        """Names of the keys of each tenant, then of those that are of all of them."""
-        by_tenant: dict[str, list[str]] = {}
+        """Names of the keys of each tenant, then of those that are of all of them.
+
+        A day may begin while they are looked for: where one of its keys is there, so may the others be.
+        """
+        by_tenant: dict[str, set[str]] = {}
         with translate_redis_errors():
             async for name in self._redis.scan_iter(f"{self._head}:*", count=1000):
                 part, _, rest = name[len(self._head) + 1 :].partition(":")
                 if part in _COPIED:
-                    by_tenant.setdefault(rest.partition(":")[0], []).append(name)
-        common = by_tenant.pop("", [])
-        return [sorted(set(names)) for names in (*by_tenant.values(), common) if names]
+                    names = [f"{self._head}:{one}:{rest}" for one in _OF_DAYS] if part in _OF_DAYS else [name]
+                    by_tenant.setdefault(rest.partition(":")[0], set()).update(names)
+        common = by_tenant.pop("", set())
+        return [sorted(found) for found in (*by_tenant.values(), common) if found]
 
     async def _read(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Keys, all at one moment."""
@@ -145,7 +150,8 @@ class LedgerCopy:
                 return
             after = page[-1][0]
 
-    async def _clear(self) -> None:
+    async def clear(self) -> None:
+        """Remove a ledger with its audit log; what Redis keeps of no ledger stays."""
         with translate_redis_errors():
             async for name in self._redis.scan_iter(f"{self._head}:*", count=1000):
                 await self._redis.unlink(name)
