@@ -42,6 +42,8 @@ FINISH_REASONS: dict[FinishReason, decode_pb2.FinishReason] = {
 _REASONS_BY_NUMBER: dict[int, FinishReason] = {number: reason for reason, number in FINISH_REASONS.items()}
 _PATHS = {path: decode_pb2.PrefillPath.Value(f"PREFILL_PATH_{path.name}") for path in PrefillPath}
 _SEED_MASK = 2**64 - 1
+INLINE_PLACES = 128
+"""Places with log probabilities that are put into messages, or read from them, on an event loop; up to 40 us each."""
 
 _WATERMARK = FlatCodec(Watermark, decode_pb2.Watermark)
 SAMPLING = FlatCodec(

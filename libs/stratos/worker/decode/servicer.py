@@ -17,7 +17,7 @@ from stratos.common.errors import BadRequest, StratosError
 from stratos.core.features import name_features
 from stratos.core.requests.records import RequestKey
 from stratos.core.step_watch import PROGRESS_INTERVAL_S
-from stratos.rpc.codec.generation import messages_of, step_to_pb, submit_from_pb, welcome_to_pb
+from stratos.rpc.codec.generation import INLINE_PLACES, messages_of, step_to_pb, submit_from_pb, welcome_to_pb
 from stratos.rpc.codec.usage import counts_to_pb
 from stratos.worker.context import WorkerContext
 from stratos.worker.decode import session as sessions
@@ -26,8 +26,6 @@ from stratos.worker.decode.request_table import RequestTable
 from stratos.worker.decode.session import StepCounts, StepDeltas, StepProgress
 
 _log = logging.getLogger(__name__)
-INLINE_PLACES = 128
-"""Places with log probabilities in a message that is made on the event loop; one takes up to 40 us."""
 
 
 class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):

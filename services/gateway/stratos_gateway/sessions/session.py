@@ -37,8 +37,6 @@ from stratos_gateway.sessions.outbox import SessionOutbox
 from stratos_gateway.sessions.sink import AttemptSink
 
 _log = logging.getLogger(__name__)
-INLINE_PLACES = 128
-"""Places with log probabilities in an output that is read on the event loop; one takes up to 40 us."""
 Outputs = Mapping[int, RequestDelta]
 """Outputs of a message that have been read already, by their places."""
 NO_OUTPUTS: Outputs = MappingProxyType({})
@@ -248,7 +246,7 @@ class WorkerSession:
 
     async def _read_long(self, outputs: Sequence[decode_pb2.RequestOutput]) -> Outputs:
         """Read outputs with many log probabilities, beside the event loop."""
-        places = [place for place, output in enumerate(outputs) if _num_places(output) > INLINE_PLACES]
+        places = [place for place, output in enumerate(outputs) if _num_places(output) > codec.INLINE_PLACES]
         if not places:
             return NO_OUTPUTS
         chosen = {place: outputs[place] for place in places}

@@ -20,8 +20,9 @@ from stratos.core.generation import ChoiceDelta, RequestDelta, Submission
 from stratos.core.placement import WorkerRole
 from stratos.core.requests.records import RequestKey
 from stratos.rpc.codec import generation as codec
+from stratos.rpc.codec.generation import INLINE_PLACES
 from stratos_gateway.sessions.liveness import SessionConfig
-from stratos_gateway.sessions.session import INLINE_PLACES, WorkerSession
+from stratos_gateway.sessions.session import WorkerSession
 from tests.support.fakes.scripted_worker import ScriptedWorker
 from tests.support.waiting import eventually
 from tests.support.worlds.engine_driver import make_request

@@ -15,8 +15,8 @@ import pytest
 from stratos.common.clock import FakeClock
 from stratos.core.generation import RequestDelta
 from stratos.core.requests.records import PositionLogprobs, RequestKey, TokenLogprob
+from stratos.rpc.codec.generation import INLINE_PLACES
 from stratos.worker.decode import servicer
-from stratos.worker.decode.servicer import INLINE_PLACES
 from stratos.worker.decode.session import MAX_PLACES, OutputSession, StepDeltas, StepProgress
 from tests.unit.worker.decode.test_request_table import Bench, submission
 
