@@ -7,7 +7,7 @@ import contextlib
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from itertools import islice
@@ -190,7 +190,7 @@ async def open_backends(
         responses = ResponseStore(redis, settings.records, kept, sub_keys.find, objects, share.check, store_id)
         tasks["response-objects"] = ObjectSweep(responses, config.sweep_s).run
     if platform is not None and settings.streams.tenant_bytes:
-        streams, spill = open_streams(redis, settings, sub_keys, store_id, objects, metrics)
+        streams, spill = open_streams(redis, settings, sub_keys, store_id, objects, metrics, share.has_room)
         if spill is not None:
             tasks["stream-spill"] = spill.run
     continuations, redemptions = None, None
@@ -314,6 +314,7 @@ def open_streams(
     store_id: StoreId,
     objects: ObjectStore | None,
     metrics: GatewayMetrics,
+    has_room: Callable[[], bool],
 ) -> tuple[StreamStore, StreamSpill | None]:
     """The records of streams, and what moves texts of theirs to the object store."""
     config = settings.streams
@@ -331,6 +332,7 @@ def open_streams(
         tenant_queued=config.background_queued,
         spill_bytes=most if does_spill else 0,
         spill_look_s=config.spill_after_s / 4,
+        has_room=has_room,
     )
     own, model = new_incarnation(), settings.model.served_name
     moved = MovedTexts(objects, config.spill_call_s, count)

@@ -1,4 +1,4 @@
-"""The ledger's share of Redis's memory, and its files: usage that grows must not take the room of keys and limits.
+"""The share of Redis's memory for what grows, and its files: usage and answers must leave room for keys and limits.
 
 Redis is asked once in a while, so writes may pass the share by what comes in between. It is asked without writes, too:
 its state is shown, and would be as old as the last write.
@@ -31,7 +31,7 @@ class MemoryShare:
 
     Args:
         redis: whose memory it is.
-        share: part of ``maxmemory`` beyond which the ledger writes nothing.
+        share: part of ``maxmemory`` beyond which the ledger writes nothing, and nothing more is kept of answers.
         clock: monotonic.
         note: told of each look, which part of ``maxmemory`` is used; 0 where there is no bound.
         note_file: told of each look, whether Redis could not write its last file.
@@ -65,6 +65,10 @@ class MemoryShare:
         await self._refresh()
         if self._used >= self._share:
             raise DependencyDown(f"{self._used:.0%} of Redis's maxmemory is used; the rest is not for the ledger")
+
+    def has_room(self) -> bool:
+        """Whether there was some at the last look, which is a second old where usage is written, else at most 15."""
+        return self._used < self._share
 
     async def run(self) -> None:
         """Look whether or not anything is written, until cancelled."""

@@ -22,7 +22,7 @@ import asyncio
 import contextlib
 import enum
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -67,6 +67,8 @@ class StreamBounds:
     """Bytes of a tenant over which texts move to the object store at once; 0 where none ever do."""
     spill_look_s: float = 60.0
     """Seconds until a look whether some are to move in any case."""
+    has_room: Callable[[], bool] = lambda: True
+    """Whether Redis has memory for further records; those that are there are read and written in any case."""
 
 
 class Found(enum.StrEnum):
@@ -209,12 +211,9 @@ class StreamStore:
         self._owner = owner
         self._sub_key = sub_key
         self._moved = moved
-        self._open = GuardedScript(redis, config, scripts.OPEN, store_id)
-        self._cancel = GuardedScript(redis, config, scripts.CANCEL, store_id)
-        self._claim = GuardedScript(redis, config, scripts.CLAIM, store_id)
-        self._delay = GuardedScript(redis, config, scripts.DELAY, store_id)
-        self._fail = GuardedScript(redis, config, scripts.FAIL, store_id)
-        self._drop = GuardedScript(redis, config, scripts.DROP, store_id)
+        texts = scripts.OPEN, scripts.CANCEL, scripts.CLAIM, scripts.DELAY, scripts.FAIL, scripts.DROP
+        made = (GuardedScript(redis, config, text, store_id) for text in texts)
+        self._open, self._cancel, self._claim, self._delay, self._fail, self._drop = made
         self._frames = StreamFrames(redis)
         self._tenants: dict[str, _TenantOfCall] = {}
         """Of the last call that wrote."""
@@ -270,7 +269,8 @@ class StreamStore:
     def _args(self, key: bytes, ask: StreamAsk) -> list[str | int | float]:
         """Arguments of the script that finds a record."""
         bounds = self.bounds
-        head = sealed_text(key, ask.head, f"{ask.tenant_id}/{ask.stream_id}/h") if ask.head else ""
+        may_make = ask.head and bounds.has_room()
+        head = sealed_text(key, ask.head, f"{ask.tenant_id}/{ask.stream_id}/h") if may_make else ""
         return [
             ask.stream_id, self._owner, self._lease_ms, self._kept_ms, ask.fingerprint, head, ask.first_block,
             int(ask.may_take), bounds.tenant_bytes, bounds.tenant_streams,

@@ -42,7 +42,8 @@ class LedgerConfig:
     seal_poll_s: Annotated[float, Gt(0)] = 10
     """Seconds between two looks for entries that are due."""
     redis_share: Annotated[float, Gt(0), Le(1)] = 0.8
-    """Part of Redis's ``maxmemory`` from which on entries wait in the spool: keys and limits need the rest."""
+    """Part of Redis's ``maxmemory`` from which on entries wait in the spool, and streams, responses and files are not
+    kept: keys and limits need the rest."""
     receipts_max_bytes: Annotated[int, Ge(0)] = 16 * 1024 * 1024
     """Memory in Redis for receipts of requests, over all tenants; the oldest go first. 0 keeps none."""
     receipts_kept_s: Annotated[float, Gt(0)] = 24 * 3600

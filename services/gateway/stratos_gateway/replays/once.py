@@ -89,7 +89,7 @@ class KeptAnswers:
                 raise  # there is an answer, so another one would be a second bill
             except (DependencyDown, RedisError, TimeoutError):
                 return None
-            if found.found is Found.NONE:  # the tenant's data key has gone
+            if found.found is Found.NONE:  # Redis is short of memory, or the tenant's data key has gone
                 return None
             if found.found is not Found.LIVE:
                 return found
@@ -102,7 +102,7 @@ class KeptAnswers:
             yield turn
         finally:
             renewing.cancel()
-            is_kept = 0 < len(turn.made) <= self._config.max_body_bytes
+            is_kept = 0 < len(turn.made) <= self._config.max_body_bytes and self._store.bounds.has_room()
             await self._write(
                 StreamWrite(
                     tenant_id=ask.tenant_id,

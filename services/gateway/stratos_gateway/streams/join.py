@@ -178,8 +178,10 @@ class StreamJoin:
                 raise DependencyDown(_UNREAD) from error
             self._without(request, identity)
             return None
-        if found.found is Found.NONE and not (has_seen or is_background):
-            self._without(request, identity)  # the tenant's data key has gone in between
+        if found.found is Found.NONE and head:  # Redis is short of memory, or the tenant's data key has gone in between
+            if has_seen or is_background:
+                raise DependencyDown(_UNREAD)
+            self._without(request, identity)
             return None
         return await self._joined(request, place, found, identity)
 

@@ -279,7 +279,8 @@ async def test_a_gateway_that_moves_nothing_deletes_what_no_record_needs(redis: 
     one, model = Gateway(redis, "one", objects=objects, after_s=0.0), SimpleNamespace(served_name="base")
     settings = SimpleNamespace(streams=StreamsConfig(spill_after_s=0.0), records=RecordStoreConfig(), model=model)
     keys, metrics = SimpleNamespace(find=lambda tenant, purpose: KEY), GatewayMetrics(CollectorRegistry())
-    _, spill = open_streams(redis, cast("Any", settings), cast("Any", keys), any_store, objects, metrics)
+    at = cast("Any", settings), cast("Any", keys), any_store, objects, metrics, lambda: True
+    _, spill = open_streams(redis, *at)
     assert spill is not None
     await ended(one, "s")
     await one.spill.turn()
