@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 
 from scripts.chart.generate_dashboards import stale
 from stratos.common.errors import DependencyDown
+from stratos.observe.alerts.stores import JOBS
 from stratos.observe.alerts.table import ALERTS
 from stratos.observe.dashboards.pages import DASHBOARDS
 from stratos.observe.grafana import grafana_json
@@ -58,3 +60,13 @@ def test_a_target_has_the_labels_that_queries_use() -> None:
 def test_the_readme_counts_dashboards_and_alerts() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"{len(DASHBOARDS)} dashboards, {len(ALERTS)} alerts" in text
+
+
+@pytest.mark.parametrize("preset", ["cpu", "gpu"])
+def test_the_alert_on_failed_jobs_knows_every_job_of_the_chart(preset: str) -> None:
+    """The defect: a model whose job failed was served nowhere, and nothing said so."""
+    text = (ROOT / "deploy" / "k8s" / f"{preset}.yaml").read_text(encoding="utf-8")
+    names = re.findall(r"^kind: Job\nmetadata:\n  name: (\S+)$", text, re.MULTILINE)
+    assert len(names) >= 4
+    assert [name for name in names if not re.fullmatch(JOBS, name)] == []
+    assert not any(re.fullmatch(JOBS, name) for name in ("train-model-x", "stratos-backup-29405160"))

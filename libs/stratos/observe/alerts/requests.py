@@ -138,9 +138,9 @@ REQUEST_ALERTS = (
     Alert(
         name="StratosPromptConvicted",
         expr="sum by (release) (increase(stratos_convictions_total[15m])) > 0",
-        summary="A prompt was refused for good, because workers were lost as it began.",
-        meaning="Two workers were lost as each of them began the same prompt. It is not tried again; other requests "
-        "go on.",
+        summary="A prompt is refused for ten minutes, because workers were lost as it began.",
+        meaning="Two workers were lost as each of them began the same prompt. For `CONVICTIONS__TTL_S` it is not tried "
+        "again, and gets 503 `prompt_refused`; other requests go on.",
         check=(
             "Log of the gateway: the request id of the conviction.",
             "Logs of the workers that were lost, at that time.",

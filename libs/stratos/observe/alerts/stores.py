@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stratos.observe.alerts.alert import ACTIVE, Alert
 
-JOBS = ".+-(credentials|certificates|init-store|declaration)-.+"
+JOBS = ".+-((credentials|certificates|init-store|declaration)-.+|(models|model-.+)-[0-9a-f]{10})"
 OURS = (
     ' and on (namespace) label_replace(group by (release) (up{release!=""}), "namespace", "$1", "release", "(.+)/.+")'
 )
@@ -122,14 +122,18 @@ STORE_ALERTS = (
         expr="max by (release) (stratos_redis_memory_ratio) > 0.7",
         lasting="5m",
         summary="Redis uses 70 % of its memory.",
-        meaning="At 80 % entries of the ledger wait on gateways' disks and budgets are no longer counted; keys, "
-        "suspensions and limits go on. Entries take 0.7 KB each until they go to the object store, at most 70 MB; sums "
-        "by day, model, adapter and key stay.",
+        meaning="At 80 % entries of the ledger wait on gateways' disks, budgets are no longer counted, and streams "
+        "get no further records; keys, suspensions and limits go on. Entries take 0.7 KB each until they go to the "
+        "object store, at most 70 MB; sums by day, model, adapter and key stay.",
         check=(
             "`redis-cli info memory`, `redis-cli --bigkeys`.",
             "`stratos_ledger_unsealed_entries`: is it beyond `LEDGER__MAX_UNSEALED`? Then see StratosLedgerUnsealed.",
+            "`stratos_stream_records_total`: how many are made, and moved to the object store (`spilled`).",
         ),
-        act=("Give Redis more memory (`redis.maxMemory`), or lower `LEDGER__MAX_UNSEALED`.",),
+        act=(
+            "Give Redis more memory (`redis.maxMemory`), or lower `LEDGER__MAX_UNSEALED`, `STREAMS__TENANT_BYTES` or "
+            "`STREAMS__SPILL_AFTER_S`.",
+        ),
     ),
     Alert(
         name="StratosRedisFileFails",
@@ -158,11 +162,12 @@ STORE_ALERTS = (
         name="StratosJobFailed",
         expr="max by (namespace, job_name) "
         f'(kube_job_failed{{condition="true", job_name=~"{JOBS}"}}'
-        ' unless on (namespace, job_name) kube_job_owner{owner_kind="CronJob"}) == 1' + OURS,
+        ' unless on (namespace, job_name) kube_job_owner{owner_kind=~"CronJob|Model"}) == 1' + OURS,
         lasting="1m",
         summary="A job of a release has failed.",
-        meaning="It makes the credentials or certificates, sets the store up, or applies the declaration; what needs "
-        "it waits. The job goes a day after its end, or with the next version. Needs kube-state-metrics.",
+        meaning="It makes the credentials or certificates, sets the store up, records a model, or applies the "
+        "declaration; what needs it waits. A model that is not recorded is a 404, or goes on as it was. The job goes a "
+        "day after its end, or with the next version. Needs kube-state-metrics.",
         check=("`kubectl logs job/NAME`, `kubectl describe job NAME`.",),
         act=("Mend what the log says, and install the same version again after `kubectl delete job NAME`.",),
     ),
@@ -217,7 +222,10 @@ STORE_ALERTS = (
         lasting="5m",
         summary="A certificate ends within a week.",
         meaning="Certificates are renewed long before; that one is not, so the renewal does not work.",
-        check=("`kubectl get cronjobs,jobs`, or cert-manager's Certificate objects.", "`stratos certificates show`."),
+        check=(
+            "`kubectl get cronjobs,jobs`, or cert-manager's Certificate objects.",
+            "`stratos certificates check FOLDER --domain DOMAIN`: what is wrong with the files of a folder.",
+        ),
         act=("Run the renewal by hand (docs/operations.md, Certificates) and mend what stopped it.",),
     ),
     Alert(
