@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -19,7 +20,7 @@ from stratos.cli.main import app
 from stratos.cli.money.ledger_copies import fill_ledger
 from stratos.cli.stores import StoreTarget
 from stratos.common.errors import BadRequest, DependencyDown
-from stratos.core.ledger.entry import day_of
+from stratos.core.ledger.entry import LedgerEntry, day_of
 from stratos.core.ledger.windows import Sample, WindowShare
 from stratos.store.keys import parse_key
 from stratos.store.ledger.recovery.chain_check import ChainCheck
@@ -320,3 +321,39 @@ def test_the_drill_with_the_commands_of_an_operator(redis_url: str, tmp_path: Pa
     next((tmp_path / "objects/ledger/segments").iterdir()).unlink()
     assert stratos("adopt-store", "--from", records) == 1, "a segment is missing, so sums would be too small"
     assert stratos("adopt-store", "--from", records, "--without-ledger") == 0, "tenants and keys do not wait for it"
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_a_drill_beside_the_platform_needs_a_copy_of_its_objects(
+    redis_url: str, tmp_path: Path, is_copied: bool
+) -> None:
+    """Control: over the platform's own objects it writes a segment of its own, and makes that the ledger's end."""
+    objects, drill = tmp_path / "objects", tmp_path / ("drill" if is_copied else "objects")
+
+    def stratos(*command: str, folder: Path, prefix: str) -> int:
+        at = ["--redis-url", redis_url, "--object-store", f"file://{folder}", "--prefix", prefix]
+        return CliRunner().invoke(app, ["admin", *command, *at]).exit_code
+
+    def written() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in (objects / "ledger").rglob("*") if path.is_file()}
+
+    async def write(*entries: LedgerEntry) -> list[Counter[str] | int]:
+        """Seal what arrived at the start; later entries stay in Redis."""
+        async with open_redis(redis_url) as client:
+            await marked_store(client, objects)
+            ledger = SealedLedger(client, objects)
+            if entries:
+                await ledger.store.write(entries)
+                await ledger.sealers[0].seal(START_MS + 1)
+            return await totals(ledger)
+
+    asyncio.run(write(entry(1), entry(2, BRAVO), entry(7, ms=START_MS + HOUR_MS)))
+    assert stratos("backup", folder=objects, prefix="stratos") == 0
+    before = asyncio.run(write(entry(3), entry(4, BRAVO)))
+    if is_copied:
+        shutil.copytree(objects, drill)
+    files = written()
+    assert stratos("adopt-store", "--from-backup", "latest", folder=drill, prefix="drill") == 0
+    assert stratos("verify-ledger", folder=drill, prefix="drill") == 0
+    assert (written() == files) == is_copied
+    assert asyncio.run(write()) == before, "the platform's Redis is as it was"
