@@ -179,7 +179,8 @@ def outcome(
         "not_borne": rungs[-1][number] if len(borne) < len(rungs) else None,
         "why": rungs[-1].get("ended", ""),
         "profile_of": last.get(number),
-        **{name: last.get(name, {}) for name in ("cores", "machine_cores", "percent")},
+        "machine_cores": last.get("machine_cores"),
+        **{name: last.get(name, {}) for name in ("cores", "percent")},
     }
 
 
@@ -193,11 +194,12 @@ if __name__ == "__main__":
     run_bench(
         __doc__,
         bench,
-        flag("--streams", default="500,1000,2000,4000,7000,10000", help="numbers of open streams, one after the other"),
+        flag("--streams", default="1000,2000,4000,7000,10000,14000,19000", help="numbers of open streams, one after the "
+             "other"),
         flag("--tokens", type=int, default=LONG_TOKENS, help="of each answer"),
         flag("--step-ms", type=float, default=1000.0, help="duration of a step of the simulated workers"),
-        flag("--least", type=float, default=0.9, help="share of the tokens due with which a rung is borne: a long "
-             "step that the window cuts is missing"),
+        flag("--least", type=float, default=0.75, help="share of the tokens due with which a rung is borne: the window "
+             "cuts a step off, and a worker computes 40 us for each row beside the time that its step simulates"),
         flag("--seconds", type=int, default=20, help="for which a rung is measured"),
         PROFILE,
     )  # fmt: skip
