@@ -3,12 +3,13 @@
 
     python -m scripts.bench.open_streams --out benchmarks/results/open-streams-{cpu}-2core-cpu.json
 
-The platform is ``stratos up`` with two gateways, two routers and four simulated workers, whose steps take ``--step-ms``:
-every stream gets a token in each.  The client asks again on a connection when its answer has ended; for a load of
-requests see ``request_rate``.  A rung is borne if the streams get ``--least`` of the tokens that the steps give.  Cores
-are those of the kernel's clocks for each process; the profile is ``py-spy``'s of one gateway (``chunk_profile``).  The
-client shares the machine and is counted.  ``outcome`` is the answer: the number that was borne, the one that was not,
-and cores and profile where they end.  ``stratos reproduce committed-figures`` has it from a committed file.
+The platform is ``stratos up`` with two gateways, two routers and four simulated workers.  A step of theirs takes
+``--step-ms``, and every stream gets a token in each.  The client asks again on a connection when its answer has ended;
+for a load of requests see ``request_rate``.  A rung is borne if the streams get ``--least`` of the tokens that the
+steps give.  Cores are those of the kernel's clocks for each process; the profile is ``py-spy``'s of one gateway
+(``chunk_profile``).  The client shares the machine and is counted.  ``outcome`` is the answer: the number that was
+borne, the one that was not, and cores and profile where they end.  ``stratos reproduce committed-figures`` has it from
+a committed file.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ from stratos.engine.settings import SchedulerConfig
 
 _log = logging.getLogger(__name__)
 LEAST_LOOKAHEAD = 8
-"""Waiting sequences of one class and tenant that are considered for a step: as many as the step has blocks, and at least
-these."""
+"""Waiting sequences of one class and tenant that are considered for a step: at least these, and as many as the step has
+blocks."""
 
 
 class Scheduler:
