@@ -13,7 +13,7 @@ MODES = {"triton_kernels", "exact_kernels"}
 OF_A_CPU = {
     "native_kernels", "native_gemm", "prepacked_gemm", "whole_step", "kept_codes", "packed_keys", "native_sampler",
     "native_sinks", "sorted_adapters", "grouped_codes", "integer_tiles", "whole_step_adapters", "whole_step_experts",
-    "kept_inputs",
+    "kept_inputs", "panel_runs",
 }  # fmt: skip
 MEASURED_ELSEWHERE = {"grouped_lora": "adapters", "grouped_experts": "", "copy_stream": "handoff"}
 """Sections of ``scripts/gpu_check.py`` that turn them off; the shape that is measured has no experts."""
