@@ -1,6 +1,6 @@
 """Measure decode and prompts of one model by scheme of its weights, by turns in one process.
 
-    python -m scripts.bench.quantised --out benchmarks/results/quantised-2core-cpu.json
+    python -m scripts.bench.quantised --out benchmarks/results/quantised-{cpu}-2core-cpu.json
 
 The model is a random Llama of 213 M parameters in bfloat16, quantised at load, or read from a GGUF file with the same
 weights (``Q4_K``).  A figure is CPU time of the engine's one thread: the machine may be shared.  With more
