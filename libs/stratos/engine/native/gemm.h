@@ -180,9 +180,9 @@ static inline int64_t row_chunks(int64_t rows, int64_t panels) {
     return chunks < least ? least : chunks;
 }
 
-// Called by every thread of a region, before a loop over panels that is scheduled at runtime.  Whoever computes a panel
-// fetches what lies behind it, too: in runs, long ones first, that is the thread's own next panel; in turn it would be
-// another one's, and come from memory twice.
+// Called by every thread of a region, before a loop over panels that is scheduled at runtime.  A thread that computes codes
+// fetches what lies behind its panel, too.  In runs, long ones first, that is its own next panel; in turn it would be
+// another thread's, and come from memory twice.
 static inline void share_panels(const Linear *l) {
     omp_set_schedule(l->single_panels ? omp_sched_dynamic : omp_sched_guided, 1);
 }
