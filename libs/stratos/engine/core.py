@@ -250,6 +250,12 @@ class EngineCore:
             self._steps.forget_tenant(tenant)
             return self._kv.forget_tenant(tenant)
 
+    def distrust(self) -> None:
+        """Leave no KV on disk for the next process: what this one computes is wrong."""
+        with self._changing():
+            if self.disk is not None:
+                self.disk.forget_all()
+
     def when_removed(self, tell: Callable[[], None]) -> None:
         """Have ``tell`` called once the disk tier has removed the files of what was forgotten."""
         assert self.disk is not None, "there are no files"
