@@ -5,7 +5,7 @@ Nothing asks the host, and every shape follows from the number of tokens: so a s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -102,8 +102,17 @@ def _is_loadable(weight: Tensor) -> bool:
 
 def group_experts(decoder: Decoder) -> None:
     """Take grouped products in a loaded decoder, where its weights allow it; the weights stay where they are."""
+    _group(decoder, lambda mlp: GroupedExperts.can_take(mlp.experts))
+
+
+def group_again(decoder: Decoder) -> None:
+    """Take the products that were grouped from where the weights lie now, which in sleep they have left."""
+    _group(decoder, lambda mlp: mlp.grouped is not None)
+
+
+def _group(decoder: Decoder, is_taken: Callable[[MixtureOfExperts], bool]) -> None:
     for index, layer in enumerate(decoder.layers):
-        if isinstance(layer.mlp, MixtureOfExperts) and GroupedExperts.can_take(layer.mlp.experts):
+        if isinstance(layer.mlp, MixtureOfExperts) and is_taken(layer.mlp):
             mlp = replace(layer.mlp, grouped=GroupedExperts(layer.mlp.experts))
             decoder.layers[index] = replace(layer, mlp=mlp)
 
