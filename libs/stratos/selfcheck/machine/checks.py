@@ -63,23 +63,20 @@ def check_drivers(gpus: GpuFacts, fleet: PlannedFleet) -> Finding:
             seen = "no driver" if not gpus.driver else "no device node /dev/nvidia*"
             advice = "install the NVIDIA driver, or give the container its GPU (runtime class, device plugin)"
             return fail("drivers", f"device is cuda, and there is {seen}", advice)
-        if fleet.num_workers > gpus.num_devices:
-            text = f"{fleet.num_workers} workers and {gpus.num_devices} GPUs"
-            return fail("drivers", text, "one worker takes a whole GPU: start as many workers as there are GPUs")
-        return ok("drivers", f"{gpus.num_devices} GPUs, {gpus.driver}")
+        return ok("drivers", f"{fleet.num_workers} workers share one GPU of {gpus.num_devices}, {gpus.driver}")
     if gpus.num_devices:
         return warn("drivers", f"{gpus.num_devices} GPUs that are not used", "set DEVICE=cuda for the workers")
     return ok("drivers", "no GPU, and none is asked for")
 
 
-def check_memory(machine: Machine, plan: EnginePlan | str, num_workers: int) -> Finding:
-    """The plan for every worker, or the text of its refusal."""
+def check_memory(machine: Machine, plan: EnginePlan | str, fleet: PlannedFleet) -> Finding:
+    """The plan for every worker, or the text of its refusal; beside a GPU the memory of its host alone."""
     if isinstance(plan, str):
         return fail("memory", plan, "the numbers above say what is missing")
-    text = (
-        f"{size(machine.available_bytes)} free ({machine.limited_by}); each of {num_workers} workers takes "
-        f"a KV pool of {size(plan.kv_pool_bytes)}"
-    )
+    takes = f"each of {fleet.num_workers} workers takes a KV pool of {size(plan.kv_pool_bytes)}"
+    if fleet.device == "cuda":
+        takes = "a worker plans the memory of its GPU when it starts"
+    text = f"{size(machine.available_bytes)} free ({machine.limited_by}); {takes}"
     if machine.available_bytes and machine.available_bytes < LEAST_FREE_BYTES:
         return warn("memory", text, "end other programs, or give the container more")
     return ok("memory", text)
