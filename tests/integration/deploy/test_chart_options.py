@@ -160,9 +160,6 @@ def test_gpus(gpu: dict[str, Any], limits: dict[str, int], environment: dict[str
     assert variables(worker)["STRATOS_DECODE_WORKER_DEVICE"] == "cuda"
     assert (spec["runtimeClassName"], spec["nodeSelector"]) == ("nvidia", {"gpu": "a"})
     assert spec["tolerations"][:1] == scheduling["tolerations"]
-    has_own_memory = "memory" in {volume["name"] for volume in spec["volumes"]}
-    assert has_own_memory is ("/dev/shm" in {mount["mountPath"] for mount in worker["volumeMounts"]})
-    assert has_own_memory is (gpu.get("sharing") != "mps"), "the device plugin mounts the daemon's there"
     assert "STRATOS_PREFILL_WORKER_DEVICE" not in variables(container(found, "demo-prefill-base"))
 
 
