@@ -47,10 +47,12 @@ def check_processor(machine: Machine, config: RunnerConfig, folder: Path) -> Fin
     )
 
 
-def check_compiler(compiler: str | None, has_kernels: bool) -> Finding:
-    """A C++ compiler is wanted until the kernels are built."""
+def check_compiler(compiler: str | None, has_kernels: bool, device: str = "cpu") -> Finding:
+    """A C++ compiler is wanted until the kernels are built; on a GPU one is wanted at every start, by Triton."""
     if compiler:
         return ok("compiler", compiler)
+    if device == "cuda":
+        return fail("compiler", "none, and Triton needs one", "install gcc and Python's headers")
     if has_kernels:
         return ok("compiler", "none, and none is needed: the kernels are built")
     return fail("compiler", "no C++ compiler, and no kernels are built", "install g++ and run make setup again")

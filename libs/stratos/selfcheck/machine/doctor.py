@@ -61,7 +61,7 @@ def examine(ask: DoctorAsk, env: Mapping[str, str]) -> list[Finding]:
     has_kernels = any(SOURCE_FOLDER.glob("kernels-*.so"))
     return [
         checks.check_processor(machine, settings.runner, SOURCE_FOLDER),
-        checks.check_compiler(find_compiler(), has_kernels),
+        checks.check_compiler(find_compiler(), has_kernels, ask.device),
         checks.check_drivers(environment.read_gpus(), fleet),
         *checks.check_settings(machine, fleet, settings.runner, settings.scheduler),
         checks.check_memory(machine, plan, fleet),

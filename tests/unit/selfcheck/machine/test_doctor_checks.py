@@ -56,6 +56,7 @@ def test_compiler() -> None:
     assert checks.check_compiler("/usr/bin/g++", has_kernels=False).level is Level.OK
     assert checks.check_compiler(None, has_kernels=True).level is Level.OK
     assert checks.check_compiler(None, has_kernels=False).level is Level.FAIL
+    assert checks.check_compiler(None, has_kernels=True, device="cuda").level is Level.FAIL
 
 
 @pytest.mark.parametrize(
