@@ -62,6 +62,8 @@ TOTAL_LIMIT_S = 560
 MARGIN_S = 12
 """A section stops by itself so long before it is stopped."""
 LAST_WORDS = 2500
+NOTHING_RAN = "not run"
+"""Status of a section that has measured nothing, as where a package is missing."""
 NEEDED = ("torch", "triton", "numpy", "safetensors", "annotated_types")
 HELPFUL = ("transformers", "pytest")
 
@@ -128,6 +130,7 @@ def _run_section(arguments: argparse.Namespace) -> int:
 
 
 def _interpret_kernels() -> None:
+    os.environ["TRITON_INTERPRET"] = "1"  # also where there is a GPU
     import tests.support.reference.triton_interpreter as triton_interpreter  # noqa: F401  # before anything imports Triton
     from stratos.engine.attention import triton_paged
     from stratos.engine.triton_kernels import sampling, split_sampling
@@ -148,8 +151,10 @@ def _run_all(arguments: argparse.Namespace) -> int:
         report["sections"][name] = _outcome(name, left, arguments.rehearse)
         report["total_s"] = round(time.monotonic() - begin, 1)
         out.write_text(json.dumps(report, indent=2) + "\n")
-    failed = {name: section["status"] for name, section in report["sections"].items() if section["status"] != "ok"}
-    print(f"==> {out}; failed: {failed or 'none'}", flush=True)
+    sections = report["sections"]
+    failed = {name: one["status"] for name, one in sections.items() if one["status"] not in ("ok", NOTHING_RAN)}
+    left_out = {name: one["not_run"] for name, one in sections.items() if "not_run" in one}
+    print(f"==> {out}; failed: {failed or 'none'}; not run: {left_out or 'none'}", flush=True)
     return 1 if failed else 0
 
 
@@ -168,11 +173,22 @@ def _outcome(name: str, left_s: float, is_rehearsal: bool) -> dict[str, Any]:
         outcome: dict[str, Any] = {"status": status, "took_s": round(time.monotonic() - begin, 1)}
         outcome["results"] = json.loads(out.read_text()) if out.exists() else {}
         text = log.read_text(encoding="utf-8", errors="replace")
-    failed = [key for key, value in outcome["results"].items() if isinstance(value, dict) and "error" in value]
-    if status == "ok" and failed:
-        outcome["status"] = f"failed in part: {', '.join(failed)}"
+    outcome |= judged(status, outcome["results"])
     print(text if outcome["status"] == "ok" else text[-4 * LAST_WORDS :], flush=True)
     return outcome if status == "ok" else {**outcome, "last_words": text[-LAST_WORDS:]}
+
+
+def judged(status: str, results: dict[str, Any]) -> dict[str, Any]:
+    """Status of a section whose process ended with ``status``, and which of its parts did not run, if any."""
+    failed, left_out = (
+        [key for key, value in results.items() if isinstance(value, dict) and word in value]
+        for word in ("error", "skipped")
+    )
+    if status == "ok" and failed:
+        status = f"failed in part: {', '.join(failed)}"
+    elif status == "ok" and left_out and len(left_out) == len(results):
+        status = NOTHING_RAN
+    return {"status": status, "not_run": left_out} if left_out else {"status": status}
 
 
 def _status(command: list[str], limit_s: float, log: Path) -> str:

@@ -81,6 +81,12 @@ OFF_ALONE = {
     ),
     "grouped K-quants": Ablation(workloads=DENSE, off=Settings(kernels={"grouped_codes": False}), blocks="Q4_K"),
     "kept codes": Ablation(workloads=DENSE, off=Settings(kernels={"kept_codes": False}), blocks="Q4_K"),
+    "panel runs": Ablation(workloads=DENSE, off=Settings(kernels={"panel_runs": False})),
+    "panel runs of codes": Ablation(
+        workloads=DENSE,
+        off=Settings(kernels={"panel_runs": False}),
+        everywhere=Settings(runner={"quantization": "int4+head"}),
+    ),
     "packed keys": Ablation(workloads=("decode-8", "decode-8-at-1024"), off=Settings(kernels={"packed_keys": False})),
     "attention sinks": Ablation(
         workloads=("decode-8-at-1024", "prefill-1024"),

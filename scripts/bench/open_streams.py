@@ -3,12 +3,13 @@
 
     python -m scripts.bench.open_streams --out benchmarks/results/open-streams-{cpu}-2core-cpu.json
 
-The platform is ``stratos up`` with two gateways, two routers and two simulated workers, whose steps take ``--step-ms``:
-every stream gets a token in each.  The client asks again on a connection when its answer has ended; for a load of
-requests see ``request_rate``.  A rung is borne if the streams get ``--least`` of the tokens that the steps give.  Cores
-are those of the kernel's clocks for each process; the profile is ``py-spy``'s of one gateway (``chunk_profile``).  The
-client shares the machine and is counted.  ``outcome`` is the answer: the number that was borne, the one that was not,
-and cores and profile where they end.  ``stratos reproduce committed-figures`` has it from a committed file.
+The platform is ``stratos up`` with two gateways, two routers and four simulated workers.  A step of theirs takes
+``--step-ms``, and every stream gets a token in each.  The client asks again on a connection when its answer has ended;
+for a load of requests see ``request_rate``.  A rung is borne if the streams get ``--least`` of the tokens that the
+steps give.  Cores are those of the kernel's clocks for each process; the profile is ``py-spy``'s of one gateway
+(``chunk_profile``).  The client shares the machine and is counted.  ``outcome`` is the answer: the number that was
+borne, the one that was not, and cores and profile where they end.  ``stratos reproduce committed-figures`` has it from
+a committed file.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from scripts.bench.harness import flag, run_bench, show, table
 from stratos.reproduce.load.local_platform import Platform, running_platform
 from stratos.reproduce.machine import busy_and_total_s
 
-ARGUMENTS = ("--engine", "fake", "--prefill", "0", "--decode", "2", "--max-decode", "2", "--gateways", "2",
+ARGUMENTS = ("--engine", "fake", "--prefill", "0", "--decode", "4", "--max-decode", "4", "--gateways", "2",
              "--routers", "2", "--no-fork-server")  # fmt: skip
 BLOCKS_EACH = -(-(PROMPT_TOKENS + LONG_TOKENS) // 16)
 """Of a stream that all streams of one worker could have: each block is 200 bytes of a simulated worker."""
@@ -179,7 +180,8 @@ def outcome(
         "not_borne": rungs[-1][number] if len(borne) < len(rungs) else None,
         "why": rungs[-1].get("ended", ""),
         "profile_of": last.get(number),
-        **{name: last.get(name, {}) for name in ("cores", "machine_cores", "percent")},
+        "machine_cores": last.get("machine_cores"),
+        **{name: last.get(name, {}) for name in ("cores", "percent")},
     }
 
 
@@ -193,11 +195,11 @@ if __name__ == "__main__":
     run_bench(
         __doc__,
         bench,
-        flag("--streams", default="500,1000,2000,4000,7000,10000", help="numbers of open streams, one after the other"),
+        flag("--streams", default="1000,4000,7000,10000,14000,19000", help="numbers of streams, one after the other"),
         flag("--tokens", type=int, default=LONG_TOKENS, help="of each answer"),
         flag("--step-ms", type=float, default=1000.0, help="duration of a step of the simulated workers"),
-        flag("--least", type=float, default=0.9, help="share of the tokens due with which a rung is borne: a long "
-             "step that the window cuts is missing"),
+        flag("--least", type=float, default=0.75, help="share of the tokens due with which a rung is borne: the window "
+             "cuts a step off, and a worker computes 40 us for each row beside the time that its step simulates"),
         flag("--seconds", type=int, default=20, help="for which a rung is measured"),
         PROFILE,
     )  # fmt: skip

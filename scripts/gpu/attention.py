@@ -136,7 +136,7 @@ def _decode(
     rows = [(row, 0) for row in range(batch)]
     differs = {}
     if shape is not None:
-        # indirect loads with several stages have never been executed: every shape must come to the same
+        # every shape must come to the same
         differs["differs_by"] = bench.difference(chosen, TileShape(chosen.rows, *shape), rows)
         chosen = TileShape(chosen.rows, *shape)
     seconds = rig.seconds(bench.works(chosen, rows, not is_exact))

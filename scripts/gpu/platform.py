@@ -52,7 +52,7 @@ def run(rig: Rig) -> None:
     """Section ``platform``."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        rig.record("skipped", {"not_installed": missing})
+        rig.record("platforms", {"skipped": f"not installed: {', '.join(missing)}"})
         return
     with tempfile.TemporaryDirectory() as folder:
         rig.attempt("killed_worker", lambda: _killed_worker(rig, Path(folder)))

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MODELS = "tests/gpu/test_models_on_gpu.py"
 KERNEL_UNITS, RUNNER_UNITS = "tests/unit/engine/triton_kernels", "tests/unit/engine/runner/cuda"
 SUITES: dict[str, list[str]] = {
-    "kernels": ["tests/gpu/test_kernels_on_gpu.py"],
+    "kernels": ["tests/gpu/test_kernels_on_gpu.py", "tests/gpu/test_host_memory_on_gpu.py"],
     "base_model": [MODELS, "-k", "not transformers or base"],
     "llama_and_mistral": [MODELS, "-k", "greedy_tokens and (llama or mistral)"],
     "qwen2": [MODELS, "-k", "greedy_tokens and qwen2"],
@@ -29,16 +29,17 @@ SUITES: dict[str, list[str]] = {
     "experts": [MODELS, "-k", "greedy_tokens and (mixtral or moe)"],
     "nccl": ["tests/gpu/test_nccl_on_gpu.py"],
     "ipc": ["tests/gpu/test_ipc_on_gpu.py"],
-    "units_attention": [f"{KERNEL_UNITS}/test_attention.py", f"{KERNEL_UNITS}/test_layers.py"],
+    "units_attention": [f"{KERNEL_UNITS}/test_{name}.py" for name in ("attention", "layers", "fp8_kv")],
     "units_sampling": [f"{KERNEL_UNITS}/test_sampling.py", f"{KERNEL_UNITS}/test_split_sampling.py"],
     "units_grouped": [f"{KERNEL_UNITS}/test_grouped_{name}.py" for name in ("lora", "experts")],
     "units_products": [f"{KERNEL_UNITS}/test_few_rows.py"],
     "units_codes": [f"{KERNEL_UNITS}/test_codes.py", f"{RUNNER_UNITS}/test_quantised_gpu.py"],
     "units_copies": [f"{KERNEL_UNITS}/test_kv_copies.py"],
-    "units_runner": [f"{RUNNER_UNITS}/test_gpu_runner.py", f"{RUNNER_UNITS}/test_device_sleep.py"],
+    "units_runner": [f"{RUNNER_UNITS}/test_{name}.py" for name in ("gpu_runner", "device_sleep")],
+    "units_steps": [f"{RUNNER_UNITS}/test_{name}.py" for name in ("decode_inputs", "cut_kv", "exact_gpu")],
 }
 REHEARSED: dict[str, list[str]] = {
-    "kernels": SUITES["kernels"],
+    "kernels": SUITES["kernels"][:1],
     "passing": [f"{RUNNER_UNITS}/test_gpu_runner.py", "-k", "sizes_grow"],
     "missing": ["tests/gpu/no_such_file.py"],
 }
@@ -66,27 +67,27 @@ def run(rig: Rig) -> None:
         while running and time.monotonic() < rig.deadline_s:
             for suite in [s for s in running if s.process.poll() is not None]:
                 running.remove(suite)
-                rig.record(suite.name, _result(suite))
+                rig.record(suite.name, _result(suite, must_run=not rig.is_rehearsal))
             time.sleep(POLL_S)
         for suite in running:
             suite.process.kill()
             suite.process.wait()
-            rig.record(suite.name, {**_result(suite), "error": "stopped: no time left"})
+            rig.record(suite.name, {**_result(suite, must_run=False), "error": "stopped: no time left"})
 
 
 def _started(name: str, selection: list[str], folder: Path) -> _Suite:
     log = folder / f"{name}.txt"
     stream = log.open("w")
     command = [
-        sys.executable, "-m", "pytest", "-v", "-rfE", "--tb=short", "--color=no", "--noconftest",
+        sys.executable, "-m", "pytest", "-v", "-rfEs", "--tb=short", "--color=no", "--noconftest",
         "-p", "no:cacheprovider", "-c", "tests/gpu/pytest.ini", f"--rootdir={ROOT}", *selection,
     ]  # fmt: skip
     process = subprocess.Popen(command, cwd=ROOT, stdout=stream, stderr=subprocess.STDOUT, text=True)
     return _Suite(name, process, log, stream)
 
 
-def _result(suite: _Suite) -> dict[str, Any]:
-    """Counts, and the names of what failed with its reason; ``error`` where anything did."""
+def _result(suite: _Suite, *, must_run: bool) -> dict[str, Any]:
+    """Counts, and the names of what failed with its reason; ``error`` where anything did, or nothing ran that must."""
     suite.stream.close()
     text = suite.log.read_text(encoding="utf-8", errors="replace")
     verdicts = [verdict for _, verdict in VERDICT.findall(text)]
@@ -98,4 +99,6 @@ def _result(suite: _Suite) -> dict[str, Any]:
         result |= {"error": f"{len(failed)} failed", "failed": failed, "last_words": text[-WORDS:]}
     elif code not in (0, NO_TEST_RAN) or not verdicts:
         result |= {"error": f"pytest ended with {code} after {len(verdicts)} tests", "last_words": text[-WORDS:]}
+    elif must_run and not counts.get("passed"):
+        result |= {"error": f"none of its {len(verdicts)} tests ran", "last_words": text[-WORDS:]}
     return result

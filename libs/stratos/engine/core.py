@@ -97,7 +97,7 @@ class EngineCore:
         self._audit = LedgerAudit(self.verify, clock)
         self._status, self._changing.has_changed = self._snapshot(), False
         self.probe, self.check_weights = runner.probe, runner.check_weights
-        self._rest = EngineSleep(runner, proposer, self._kv, self.inspect, self._changing)
+        self._rest = EngineSleep(runner, proposer, self._kv, self._has_open_work, self._changing)
         self.sleep, self.wake = self._rest.sleep, self._rest.wake
 
     # -- requests ----------------------------------------------------------------------------------
@@ -220,6 +220,9 @@ class EngineCore:
             self._scheduler.has_work or self._kv.tier.has_pending or bool(self._jobs.events) or self._steps.is_in_flight
         )
 
+    def _has_open_work(self) -> bool:
+        return self.has_work or self.inspect().has_open_work
+
     def step(self) -> StepResult:
         """Run one step: schedule, execute, sample, retire. Without work it returns an empty result.
 
@@ -246,6 +249,12 @@ class EngineCore:
         with self._changing():
             self._steps.forget_tenant(tenant)
             return self._kv.forget_tenant(tenant)
+
+    def distrust(self) -> None:
+        """Leave no KV on disk for the next process: what this one computes is wrong."""
+        with self._changing():
+            if self.disk is not None:
+                self.disk.forget_all()
 
     def when_removed(self, tell: Callable[[], None]) -> None:
         """Have ``tell`` called once the disk tier has removed the files of what was forgotten."""

@@ -319,7 +319,8 @@ class EmbedState:
     request: EmbedRequest
     total: np.ndarray | None = None
     """float64 [hidden]: parts collected so far."""
-    num_cached_tokens: int = 0
+    num_cached_tokens: int | None = None
+    """Tokens found in the prefix cache at the first admission."""
 
     def pooling(self, *, is_last_chunk: bool) -> PoolingKind | None:
         """Pooling of a row; ``None`` when it contributes nothing."""

@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager
 
 from stratos.common.errors import Busy, Draining
 from stratos.engine.contract.runner import Runner
-from stratos.engine.inspection import EngineInspection
 from stratos.engine.kv_cache.cache import KvCache
 from stratos.engine.speculation.proposer import Proposer
 
@@ -27,7 +26,7 @@ class EngineSleep:
         runner: gives the memory back.
         proposer: of the engine; may have a model of its own.
         kv: forgets what the device held.
-        inspect: what is open.
+        has_work: whether something is open, or a step has still to tell of what was; called while ``changing`` is held.
         changing: held while state changes.
     """
 
@@ -36,11 +35,11 @@ class EngineSleep:
         runner: Runner,
         proposer: Proposer | None,
         kv: KvCache,
-        inspect: Callable[[], EngineInspection],
+        has_work: Callable[[], bool],
         changing: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._runner, self._proposer, self._kv = runner, proposer, kv
-        self._inspect, self._changing = inspect, changing
+        self._has_work, self._changing = has_work, changing
         self._is_awake = True
 
     def check_awake(self) -> None:
@@ -59,7 +58,7 @@ class EngineSleep:
             if not self._is_awake:
                 return 0
             # a copy of a hand-off that has ended may touch the pages still: its blocks are fenced until it returns
-            if self._inspect().has_open_work or self._kv.blocks.ledger().fenced:
+            if self._has_work() or self._kv.blocks.ledger().fenced:
                 raise Busy("the engine has work and cannot sleep", after_s=1.0)
             self._is_awake = False
         try:

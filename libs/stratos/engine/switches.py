@@ -79,6 +79,9 @@ class KernelSwitches:
     grouped_codes: bool = True
     """Codes of 4 to 8 bits are multiplied several groups at once, looked up in registers, and their totals stay there,
     where the CPU adds in the order of the inputs; off multiplies them group by group, with the same bits."""
+    panel_runs: bool = True
+    """Threads take the panels of a product in runs, so that what is fetched ahead is computed by the same thread; off
+    takes them one by one, in turn, with the same bits."""
     whole_step: bool = True
     """A model's forward pass by one call of the C++ kernels; off is a call per operation."""
     whole_step_adapters: bool = True

@@ -42,6 +42,7 @@ class Purpose(enum.StrEnum):
     FILES = "files"
     CONTINUATIONS = "continuations"
     KV_ON_DISK = "kv-on-disk"
+    PREFIX_HASHES = "prefix-hashes"
 
 
 class BrokenSeal(Exception):

@@ -260,6 +260,8 @@ class WorkerProcess(Service):
     def _leave_convicted(self, reason: str) -> None:
         """Take nothing more, hand everything back without KV, recall what was sent; the process stays, to be looked at.
 
+        Its KV on disk goes, as the process after this one would use it.
+
         It is not draining: who counts workers must take it for one that is out, and not for one that leaves.
         """
         self._gate.is_convicted = self.opened.table.is_draining = True
@@ -269,6 +271,7 @@ class WorkerProcess(Service):
         opened.embedder.fail_all(error)
         opened.context.jobs.fail_all(error)
         opened.context.sent.recall()
+        opened.context.engine.distrust()
 
     def start_drain(self, timeout_s: float | None) -> None:
         """Refuse new work and let the process end."""

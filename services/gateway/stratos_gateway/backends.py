@@ -93,7 +93,6 @@ from stratos_gateway.oidc.settings import OidcConfig
 from stratos_gateway.oidc.token_check import TokenCheck
 from stratos_gateway.parts import Backends
 from stratos_gateway.policies.source import SnapshotContent
-from stratos_gateway.preparation.kv_keys import kv_keys
 from stratos_gateway.response_cache.shared import SharedAnswers
 from stratos_gateway.responses.sweep import ObjectSweep
 from stratos_gateway.rollouts.parts import Rollouts, RolloutStores, SnapshotRollouts
@@ -237,7 +236,7 @@ async def open_backends(
         responses=responses,
         streams=streams,
         continuations=continuations,
-        kv_key=kv_keys(sub_keys.find),
+        sub_key=sub_keys.find,
         redemptions=redemptions,
         files=files,
         batches=batches,

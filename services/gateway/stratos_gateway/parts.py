@@ -15,11 +15,11 @@ from prometheus_client.registry import Collector
 
 from stratos.common.clock import Clock
 from stratos.common.ids import new_incarnation
-from stratos.core.tenant import Tenant
 from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.tracing import Tracing
 from stratos.store.counters.choice_affinity import ChoiceAffinity
 from stratos.store.counters.redemptions import Redemptions
+from stratos.store.sealed.answer_store import SubKey
 from stratos.store.sealed.batch_store import BatchStore
 from stratos.store.sealed.file_store import FileStore
 from stratos_gateway.access.auth import Authenticator, Recall
@@ -30,7 +30,7 @@ from stratos_gateway.choices.source import NO_CHOICES, ChoiceSource
 from stratos_gateway.continuations.tokens import ContinuationTokens
 from stratos_gateway.embedding.client import EmbeddingClient
 from stratos_gateway.generation.fleet_access import FleetAccess
-from stratos_gateway.generation.prompt_names import PrefixNames, PromptDigests
+from stratos_gateway.generation.prompt_names import PrefixHashes, PrefixNames, PromptDigests
 from stratos_gateway.generation.recovery import Cause
 from stratos_gateway.generation.succession import Succession
 from stratos_gateway.ledger.billing import Billing, LedgerAccess
@@ -46,7 +46,6 @@ from stratos_gateway.models.shelf import ModelArrivals, no_arrivals
 from stratos_gateway.observe.recent_load import RecentLoad
 from stratos_gateway.observe.tenant_series import NoteTokens, nothing_noted
 from stratos_gateway.policies.source import NO_CONTENT, ContentSource
-from stratos_gateway.preparation.kv_keys import no_kv_key
 from stratos_gateway.response_cache.shared import SharedAnswers
 from stratos_gateway.responses.state import SealedResponses
 from stratos_gateway.rollouts.drift import Ask
@@ -105,8 +104,8 @@ class Backends:
     """Records of streams; ``None`` keeps none."""
     continuations: ContinuationTokens | None = None
     """Makes tokens with which answers go on; ``None`` makes none."""
-    kv_key: Callable[[Tenant], bytes] = no_kv_key
-    """Seals a tenant's KV on disk, at workers that keep it there."""
+    sub_key: SubKey = lambda tenant_id, purpose: None
+    """A sub-key of a tenant's data key; ``None`` where it has none."""
     redemptions: Redemptions | None = None
     """Who goes on with which; there are some where there are tokens."""
     responses: SealedResponses | None = None
@@ -231,6 +230,7 @@ async def open_parts(settings: GatewaySettings, open_backends: OpenBackends, aro
             region=settings.region,
             succession=succession,
             prefix_names=PrefixNames(settings.max_block_names),
+            prefix_hashes=PrefixHashes(backends.sub_key, settings.ledger.max_prefix_hashes),
         ),
     )
 

@@ -50,6 +50,7 @@ from stratos_gateway.policies.prompts import PromptRenderer
 from stratos_gateway.policies.step import InputStep, PolicyStep
 from stratos_gateway.preparation.dialects import DIALECTS, ERROR_FORMS, RESPONSE
 from stratos_gateway.preparation.generation import GenerationPreparer, PreparationTools
+from stratos_gateway.preparation.kv_keys import kv_keys
 from stratos_gateway.receipts.step import ReceiptStep
 from stratos_gateway.replays.once import KeptAnswers
 from stratos_gateway.replays.step import KeptSender, KeptStep
@@ -103,7 +104,8 @@ def generation_sources(parts: GatewayParts) -> list[Source[ChunkOutput]]:
     """Sources of a generation's answer, tried in order; the last one always answers."""
     cache, external = _open_cache(parts), _open_external(parts)
     fleet, admission = parts.fleet, parts.admission
-    kept: list[Source[ChunkOutput]] = [] if cache is None else [CacheSource(cache, parts.backends.shared_answers)]
+    shared, hashes = parts.backends.shared_answers, fleet.prefix_hashes
+    kept: list[Source[ChunkOutput]] = [] if cache is None else [CacheSource(cache, shared, hashes)]
     elsewhere: list[Source[ChunkOutput]] = []
     if external is not None:
         elsewhere = [WorkersSource(fleet, admission, external.patience), external]
@@ -127,7 +129,7 @@ def preparation_tools(parts: GatewayParts, catalogue: ModelCatalogue, kept: Resp
         wall_clock=parts.backends.unix_s,
         is_metered=parts.billing is not None,
         continuations=parts.backends.continuations,
-        kv_key=parts.backends.kv_key,
+        kv_key=kv_keys(parts.backends.sub_key),
         tenant_label=parts.metrics.tenants.label_of,
     )
 

@@ -47,3 +47,11 @@ def test_off_of_a_values_file_is_false_and_what_is_no_size_of_host_memory_is_ref
     for wrong in (0, 1.5, 4097):
         with pytest.raises(RenderError, match="/decodeWorker/kvHost"):
             rendered({"decodeWorker": {"kvHost": wrong}})
+
+
+@pytest.mark.parametrize(("sharing", "is_own"), [("none", True), ("timeSlicing", True), ("mps", False)])
+def test_the_device_plugin_mounts_the_shared_memory_of_mps(sharing: str, is_own: bool) -> None:
+    objects = rendered({"decodeWorker": {"gpu": {"count": 1, "sharing": sharing}}}, release="demo")
+    spec = pod_spec(objects, "demo-decode-base")
+    assert ("memory" in {volume["name"] for volume in spec["volumes"]}) is is_own
+    assert ("/dev/shm" in {mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}) is is_own

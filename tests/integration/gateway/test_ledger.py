@@ -16,6 +16,7 @@ import pytest
 
 from stratos.common.clock import Clock, FakeClock, SystemClock
 from stratos.core.ledger.entry import LedgerEntry, RequestOutcome
+from stratos.core.ledger.prefix_hashes import split_prefix_hashes
 from stratos.core.ledger.pricing import TokenCounts
 from stratos.core.requests.pins import CacheWrites
 from stratos.core.tenancy.plan import CachePolicy
@@ -116,6 +117,21 @@ async def test_a_kept_prompt_costs_what_its_plan_says(bench: Bench) -> None:
     await bench.complete(prompt=prompt, max_tokens=1, prompt_cache_retention="24h")
     again = next(entry for entry in await bench.wait_entries(3) if entry.request_id not in before)
     assert (again.amounts.write_surcharge, again.amounts.gross, again.amounts.net) == (240, 446, 446 - 144)
+
+
+async def test_entries_tell_which_prompts_began_alike_and_nothing_of_others(bench: Bench) -> None:
+    long = [7 + n % 300 for n in range(1500)]
+    prompts = [long, [*long[:1024], 5, *long[1024:1200]], [6, *long], long[:500]]
+    for number, prompt in enumerate(prompts):
+        assert (await bench.complete(prompt=prompt, max_tokens=2)).status_code == 200
+        await bench.wait_entries(number + 1)
+    bench.world.keys.change_plan(KEY, cache_policy=CachePolicy.OFF)
+    await bench.complete(prompt=long, max_tokens=2)
+    found = {e.request_id: split_prefix_hashes(e.prefix_hashes) for e in await bench.wait_entries(5)}
+    first, fork, other, short, alone = (found[submit.request_id] for submit in bench.world.worker.submits)
+    assert first == fork
+    assert len({*first, *other, *alone}) == 6
+    assert short == []
 
 
 async def test_each_prompt_is_an_entry_and_a_stop_string_ends_what_is_charged(bench: Bench) -> None:

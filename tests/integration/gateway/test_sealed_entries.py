@@ -66,7 +66,13 @@ async def test_a_day_of_many_entries_has_pages_in_their_order_from_redis_and_seg
 ) -> None:
     tenant = (await admin.call("GET", "/tenants/acme")).json()["id"]
     made = [
-        replace(ENTRY, request_id=f"gen-{n}", tenant=tenant, tag=replace(TAG, arrived_unix_ms=TAG.arrived_unix_ms + n))
+        replace(
+            ENTRY,
+            request_id=f"gen-{n}",
+            tenant=tenant,
+            tag=replace(TAG, arrived_unix_ms=TAG.arrived_unix_ms + n),
+            prefix_hashes="k5Vt+/aB" * (n % 2),
+        )
         for n in range(2300)
     ]
     async with open_redis(redis_url) as redis:
@@ -75,6 +81,7 @@ async def test_a_day_of_many_entries_has_pages_in_their_order_from_redis_and_seg
         await store.write(made[700:])
         rows = await all_pages(admin, ENTRY.day)
         assert [row["request_id"] for row in rows] == [one.request_id for one in made]
+        assert [row.get("prefix_hashes", "") for row in rows] == [one.prefix_hashes for one in made]
 
     class Client:
         def call(self, method: str, path: str, **query: str) -> dict[str, Any]:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import tests.support.reference.triton_interpreter  # noqa: F401  # before anything that imports Triton
+from scripts.gpu import suites
+from scripts.gpu.rig import Rig
+from scripts.gpu_check import judged
 from tests.support.paths import ROOT
 from tests.support.waiting import LIMIT_S
 
@@ -105,3 +110,34 @@ def test_interpreted_kernels_are_measured_in_rehearsal(tmp_path: Path) -> None:
     assert sampled["differing_tokens"] == dict.fromkeys(ways, 0)
     assert sampled["split_ms_per_token"] > 0
     assert sampled["host_ms_per_token"] > 0
+
+
+@pytest.mark.parametrize(
+    ("results", "found"),
+    [
+        ({"a": {"ms": 1}, "b": 2.0}, {"status": "ok"}),
+        ({"a": {"ms": 1}, "b": {"skipped": "no time left"}}, {"status": "ok", "not_run": ["b"]}),
+        ({"a": {"skipped": "not installed: httpx"}}, {"status": "not run", "not_run": ["a"]}),
+        ({"a": {"error": "x"}, "b": {"skipped": "y"}}, {"status": "failed in part: a", "not_run": ["b"]}),
+        ({"a": {"counts": {"passed": 3, "skipped": 1}}}, {"status": "ok"}),
+    ],
+)
+def test_what_did_not_run_is_named_and_a_section_without_the_rest_is_not_ok(
+    results: dict[str, Any], found: dict[str, Any]
+) -> None:
+    assert judged("ok", results) == found
+    assert judged("exit code 1", results)["status"] == "exit code 1"
+
+
+def test_a_suite_whose_tests_were_all_skipped_has_not_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tests = {"skipped": "import pytest\ndef test(): pytest.skip('no reason')\n", "passed": "def test(): pass\n"}
+    (tmp_path / "tests" / "gpu").mkdir(parents=True)
+    (tmp_path / "tests" / "gpu" / "pytest.ini").write_text("[pytest]\n")
+    for name, text in tests.items():
+        (tmp_path / f"test_{name}.py").write_text(text)
+    monkeypatch.setattr(suites, "ROOT", tmp_path)
+    monkeypatch.setattr(suites, "SUITES", {name: [f"test_{name}.py"] for name in tests})
+    rig = Rig(tmp_path / "section.json", is_rehearsal=False, deadline_s=time.monotonic() + LIMIT_S)
+    suites.run(rig)
+    assert rig.results["skipped"]["error"] == "none of its 1 tests ran"
+    assert "error" not in rig.results["passed"]

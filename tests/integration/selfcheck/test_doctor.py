@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from stratos.cli.main import app
 from stratos.pki.local import make_certificates
+from stratos.selfcheck.machine import environment
 from stratos.selfcheck.machine.environment import object_store_problem, port_problem, read_redis
 from stratos.store.object_store import MAX_FOLDER_FILES
 from stratos.store.settings import ObjectStoreConfig
@@ -49,6 +50,14 @@ def test_a_machine_with_everything_wrong(tmp_path: Path, monkeypatch: pytest.Mon
     assert code == 1
     wrong = {"memory", "cores", "token budget", "ports", "redis", "object store", "certificates"}
     assert wrong <= {check for check, level in found.items() if level == "fail"}
+
+
+def test_workers_share_a_gpu_and_plan_its_memory_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "read_gpus", lambda: environment.GpuFacts(num_devices=1, driver="NVRM"))
+    monkeypatch.setenv("STRATOS_DECODE_WORKER_RUNNER__KV_POOL_BYTES", str(1 << 50))
+    _, found = run("--device", "cuda", "--prefill", "1", "--decode", "2", "--port", "0")
+    assert found["drivers"] == "ok"
+    assert found["memory"] != "fail"
 
 
 async def test_what_is_asked_says_why_it_does_not_answer(tmp_path: Path) -> None:

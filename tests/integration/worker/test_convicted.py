@@ -111,3 +111,24 @@ async def test_kv_that_was_sent_before_the_conviction_is_forgotten_at_its_receiv
     await eventually(lambda: target.metric("stratos_kv_recalled_blocks_total") == num_sent, "its recall")
     assert not target.cores[0].match(tuple(PROMPT), "", b"")
     assert not target.process.status().not_ready_reason
+
+
+async def test_kv_that_a_damaged_worker_wrote_to_disk_is_not_there_for_the_process_after_it(
+    world: World, tmp_path: Path
+) -> None:
+    folder = tmp_path / "kv"
+    damaged = await world.start(
+        WorkerRole.DECODE,
+        fake={"num_blocks": 16},
+        scheduler={"switches": {"swap_costs": False}},
+        disk_tier={"directory": folder, "max_bytes": 1 << 20},
+        prober=HALVES["known tokens"],
+    )
+    gateway = await world.gateway(damaged)
+    for kind in range(5):
+        prompt = [(101 * kind + 7 * i) % 4096 for i in range(100)]
+        await (await gateway.submit(prompt, request_id=f"r{kind}", cache_salt=b"t", kv_key=b"k" * 32)).over()
+    await eventually(lambda: any(folder.glob("*/*/*.kv")), "blocks on disk")
+    damage(damaged)
+    await eventually(lambda: damaged.process.status().not_ready_reason, "its conviction")
+    await eventually(lambda: not any(folder.glob("*/*/*.kv")), "an empty disk")

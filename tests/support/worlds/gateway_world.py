@@ -32,7 +32,6 @@ from stratos_gateway.limits.leases import NO_LEASES, Leases
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.parts import Backends
-from stratos_gateway.preparation.kv_keys import kv_keys
 from stratos_gateway.routers.contract import Routers
 from stratos_gateway.service import GatewayService
 from stratos_gateway.settings import GatewaySettings
@@ -369,7 +368,7 @@ async def gateway_world(
                 leases=leases,
                 content=content,
                 ledger=ledger_access,
-                kv_key=kv_keys(lambda tenant_id, purpose: hashlib.sha256(f"{tenant_id} {purpose}".encode()).digest()),
+                sub_key=lambda tenant_id, purpose: hashlib.sha256(f"{tenant_id} {purpose}".encode()).digest(),
             )
 
         values: dict[str, Any] = {

@@ -68,8 +68,17 @@ def test_a_rate_that_the_client_could_not_send_says_so() -> None:
     assert client_limit(0.025, is_borne=True) == {}
 
 
-def test_the_report_has_the_outcome_of_a_file_as_it_is(tmp_path: Path) -> None:
-    outcomes = outcome([rung(500, 1.0), rung(1000, 0.5)], 0.95)
+REFUSED = {"streams": 500, "ended": "overloaded", "of_due": 0.0}
+
+
+@pytest.mark.parametrize(("rungs", "cells"), [
+    ([rung(500, 1.0), rung(1000, 0.5)], (500, 1000, 500.0, 1.9, 1000, "gateway/http 60")),
+    ([REFUSED], (0, 500, 0.0, "", "", "")),
+])  # fmt: skip
+def test_the_report_has_the_outcome_of_a_file_as_it_is(
+    tmp_path: Path, rungs: list[dict[str, Any]], cells: tuple[object, ...]
+) -> None:
+    outcomes = outcome(rungs, 0.95)
     for file in COMMITTED.glob("*-2core-cpu.json"):
         (tmp_path / file.name).symlink_to(file)
     where = {"cpu": "a cpu", "load_average": [0.1], "commit": "abc"}
@@ -77,5 +86,5 @@ def test_the_report_has_the_outcome_of_a_file_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "open-requests-here.json").write_text(json.dumps(file))
     table = committed_figures.measure(RowConditions(form=RowForm.SMOKE, folder=tmp_path), tmp_path).tables[-1]
     assert table.rows[-1] == (
-        "open-requests-here.json", "a cpu", 0.1, "abc", 1, 500, 1000, 500.0, 1.9, 1000, "gateway/http 60",
+        "open-requests-here.json", "a cpu", 0.1, "abc", 1, *cells,
     )  # fmt: skip

@@ -29,6 +29,7 @@ SUB_KEYS = {
     Purpose.FILES: "5d7035ec",
     Purpose.KV_ON_DISK: "3dcd1b21",
     Purpose.CONTINUATIONS: "c913003d",
+    Purpose.PREFIX_HASHES: "effd569c",
 }
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
 
-from stratos.cli.load.traces.export import ExportNames, LedgerTrace
+from stratos.cli.load.traces.export import LedgerTrace
 from stratos.cli.load.traces.mooncake import TraceRow
 from stratos.cli.money.ledger_files import entries_of_day
 from stratos.common.errors import BadRequest
@@ -25,7 +24,7 @@ def days_from(first: str, last: str) -> list[str]:
 
 
 def exported_rows(
-    client: AdminClient, days: Sequence[str], tenants: Sequence[str] | None, *, keeps_names: bool
+    client: AdminClient, days: Sequence[str], tenants: Sequence[str] | None, trace: LedgerTrace
 ) -> Iterator[TraceRow]:
     """Rows of all days.
 
@@ -33,12 +32,11 @@ def exported_rows(
         client: of the admin API.
         days: in their order.
         tenants: whose requests; ``None`` for all, which only the platform's admin may ask.
-        keeps_names: of tenants and models.
+        trace: makes them.
 
     Raises:
         StratosError: what the admin API answers.
     """
     asked = tenants or [row["id"] for row in client.call("GET", "/ledger/tenants")["data"]]
-    trace = LedgerTrace(ExportNames(salt=secrets.token_bytes(32), keeps_names=keeps_names))
     for day in days:
         yield from trace.rows([entry for tenant in asked for entry in entries_of_day(client, tenant, day)])

@@ -83,6 +83,8 @@ class LedgerEntry:
     external_cost: int = 0
     """Charge of that endpoint to the platform, micro-units; no part of the tenant's charge."""
     rank: int = OWN_RANK
+    prefix_hashes: str = ""
+    """Keyed hashes of its beginnings (``prefix_hashes``); empty where there are none."""
 
     @property
     def day(self) -> str:
@@ -163,6 +165,7 @@ def entry_to_text(entry: LedgerEntry) -> str:
         "ttft_us": entry.times.ttft_us,
         "itl_us": entry.times.itl_us,
         "w": None if entry.window is None else _share_to_json(entry.window),
+        "p": entry.prefix_hashes,
     }
     return _compact({k: v for k, v in value.items() if v not in (None, "", 0, {})})
 
@@ -218,6 +221,7 @@ def entry_from_text(request_id: str, tenant: str, text: str) -> LedgerEntry:
             window=_share_from_json(value["w"]) if "w" in value else None,
             is_kept=None if not m.get("promises") else not m.get("violations"),
             rank=value.get("rank", 0),
+            prefix_hashes=value.get("p", ""),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not an entry of the ledger: {error}") from error

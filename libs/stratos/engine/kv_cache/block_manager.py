@@ -134,7 +134,7 @@ class BlockManager:
     def release(self, blocks: Sequence[int], *, are_oldest: bool = False) -> None:
         """Take one reference from each block, last block first, so that suffixes are evicted before prefixes.
 
-        ``are_oldest``: those without a reference then are the next to be evicted.
+        ``are_oldest``: those without a reference then are evicted after others that were released so, before the rest.
         """
         for block in reversed(blocks):
             assert self._refs[block] > 0, f"block {block} released twice"

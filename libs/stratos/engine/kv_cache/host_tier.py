@@ -276,7 +276,8 @@ class HostTier:
         blocks = self._blocks
         if not (self._is_fenced and self.is_enabled) or blocks.num_free * KEEP_WHEN_FREE_BELOW >= blocks.num_blocks:
             return
-        # no more than fit: else each copy would push out one that the next plan copies again
+        # No more than fit, and each once while nothing uses it. Else they take each other's slots in turn, for ever
+        # where a prompt that waits looks for its own slots in each plan, which makes those the youngest.
         for block, block_hash in blocks.cache.oldest(min(MAX_KEEP_BLOCKS, self.pool.num_unpinned)):
             if self.pool.find(block_hash) is None and self._is_keep_worth():
                 blocks.reference([block])
@@ -344,7 +345,7 @@ class HostTier:
                 self.below.note(block_hash)
         referenced = [copy.block for copy in swaps.outs if copy.is_referenced]
         self.num_kept -= len(referenced)
-        self._blocks.release(referenced, are_oldest=True)
+        self._blocks.release(referenced[::-1], are_oldest=True)  # they go in the order in which they would have gone
 
     def _copy_out(self, block: int, block_hash: bytes | None, *, is_referenced: bool = False) -> int:
         slot = self.pool.allocate(block_hash)

@@ -284,21 +284,25 @@ class TierPins:
 class EvictionOrder:
     """Blocks of a tier that nothing references, in the order in which they are given up.
 
-    Those whose pins ended after their turn had come go first, then all others by last use; a pinned one is set aside
-    when its turn comes, and goes after them.
+    Those whose pins ended after their turn had come go first, then those that were put back, then all others by last
+    use; a pinned one is set aside when its turn comes, and goes after them.
     """
 
     def __init__(self) -> None:
         self._due: OrderedDict[int, None] = OrderedDict()
+        self._back: OrderedDict[int, None] = OrderedDict()
         self._by_use: OrderedDict[int, None] = OrderedDict()
         self._aside: OrderedDict[int, None] = OrderedDict()
+        self._orders = self._due, self._back, self._by_use, self._aside
         self._pinned: set[int] = set()
+        self._put_back: set[int] = set()
+        """Blocks that were put back, those set aside included."""
 
     def __len__(self) -> int:
-        return len(self._due) + len(self._by_use) + len(self._aside)
+        return sum(map(len, self._orders))
 
     def __contains__(self, block: int) -> bool:
-        return block in self._by_use or block in self._aside or block in self._due
+        return any(block in order for order in self._orders)
 
     @property
     def pinned(self) -> frozenset[int]:
@@ -309,21 +313,28 @@ class EvictionOrder:
         return len(self) - len(self._pinned)
 
     def blocks(self) -> set[int]:
-        return {*self._due, *self._by_use, *self._aside}
+        return set().union(*self._orders)
 
     def add(self, block: int, *, is_pinned: bool, is_oldest: bool = False) -> None:
-        """Enter a block as the last one by use, or as the first."""
-        self._by_use[block] = None
+        """Enter a block as the last one by use; or put one back that was among the first, after others put back."""
         if is_oldest:
-            self._by_use.move_to_end(block, last=False)
+            self._back[block] = None
+            self._put_back.add(block)
+        else:
+            self._by_use[block] = None
         if is_pinned:
             self._pinned.add(block)
 
+    def was_put_back(self, block: int) -> bool:
+        """The block was put back, and nothing has used it since."""
+        return block in self._put_back
+
     def remove(self, block: int) -> None:
         """Take a block out, if it is there."""
-        for order in (self._due, self._by_use, self._aside):
+        for order in self._orders:
             order.pop(block, None)
         self._pinned.discard(block)
+        self._put_back.discard(block)
 
     def note_pin(self, block: int, is_pinned: bool) -> None:
         """A block has a pin now, or has none any more; nothing for one that is not here."""
@@ -340,21 +351,23 @@ class EvictionOrder:
     def pop(self) -> int:
         """Take the first one out; there must be one."""
         self._set_aside()
-        block, _ = (self._due or self._by_use or self._aside).popitem(last=False)
+        block, _ = (self._due or self._back or self._by_use or self._aside).popitem(last=False)
         self._pinned.discard(block)
+        self._put_back.discard(block)
         return block
 
     def first(self, count: int) -> list[int]:
         """The first ones; pinned ones may come a little early, as it looks at a bounded number."""
         self._set_aside()
-        near = [*itertools.islice(self._due, count), *itertools.islice(self._by_use, 2 * count)]
+        near = [*itertools.islice(itertools.chain(self._due, self._back), count)]
+        near += itertools.islice(self._by_use, 2 * count)
         plain = (block for block in near if block not in self._pinned)
         pinned = (block for block in near if block in self._pinned)
         return list(itertools.islice(itertools.chain(plain, self._aside, pinned), count))
 
     def _set_aside(self) -> None:
         """Let no pinned block be the first."""
-        for order in (self._due, self._by_use):
+        for order in (self._due, self._back, self._by_use):
             while order and (block := next(iter(order))) in self._pinned:
                 del order[block]
                 self._aside[block] = None

@@ -153,8 +153,9 @@ class PrefixCache:
         return block_hash, block
 
     def oldest(self, count: int) -> list[tuple[int, bytes]]:
-        """The next blocks to be evicted, with their hashes."""
-        return [(block, self._hash_of[block]) for block in self._evictable.first(count)]
+        """The next blocks to be evicted, with their hashes, but for those that were released as the oldest ones."""
+        first = [block for block in self._evictable.first(count) if not self._evictable.was_put_back(block)]
+        return [(block, self._hash_of[block]) for block in first]
 
     def drop_evictable(self, block: int) -> None:
         """Remove a block from the eviction order."""

@@ -57,6 +57,11 @@ class DiskIndex:
         """Blocks of a tenant."""
         return len(self._by_folder.get(folder, ()))
 
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Folders of tenants that have blocks, or whose last ones are still to be taken out."""
+        return tuple(self._by_folder)
+
     def add(self, block_hash: bytes, folder: str) -> list[tuple[bytes, str]]:
         """Enter a block as the one used last; returns those that made room, whose files are to be removed."""
         self._folders[block_hash] = folder

@@ -334,6 +334,16 @@ class DiskTier:
         self.removals.add([(None, folder)])
         return self.index.hide(folder)
 
+    def forget_all(self) -> None:
+        """Drop every block, and write none any more: what this process computes is wrong."""
+        self.stop()
+        self._is_revoked |= self._writing is not None
+        for block_hash, load in self._loads.items():
+            load.revoked.add(block_hash)
+        for folder in self.index.folders:
+            self.index.hide(folder)
+            self.removals.add([(None, folder)])
+
     # -- what others hear --------------------------------------------------------------------------
 
     def __contains__(self, block_hash: bytes) -> bool:

@@ -82,6 +82,7 @@ class LinearFactory:
         library: the C++ kernels, where they are to compute the products.
         integer_tiles: ablation switch; only CPUs with AMX have some.
         grouped_codes: ablation switch; CPUs with AMX have none.
+        panel_runs: ablation switch.
     """
 
     def __init__(
@@ -94,9 +95,10 @@ class LinearFactory:
         library: NativeLibrary | None = None,
         integer_tiles: bool = True,
         grouped_codes: bool = True,
+        panel_runs: bool = True,
     ) -> None:
         self._dtype, self._library = dtype, library
-        self._integer_tiles, self._grouped_codes = integer_tiles, grouped_codes
+        self._integer_tiles, self._grouped_codes, self._panel_runs = integer_tiles, grouped_codes, panel_runs
         self.memory = WeightMemory()
         """Memory that weights of the C++ kernels take."""
         self.is_packed = library is None and enable_prepacked_gemm and device.type == "cpu" and _can_prepack(dtype)
@@ -163,6 +165,7 @@ class LinearFactory:
         if not self._integer_tiles:
             product.argument.tile_rows = NO_TILES
         product.argument.single_groups = not self._grouped_codes
+        product.argument.single_panels = not self._panel_runs
         return product
 
     def joined(self, weights: Sequence[Tensor | QuantisedWeight | NestedWeight], bias: Tensor | None = None) -> Linear:
@@ -181,13 +184,13 @@ class LinearFactory:
         if not isinstance(weight, Tensor):
             return self.quantised(weight, is_float=True)
         if self._library is not None:
-            return NativeLinear(self._library, weight, None, self.memory, is_float=True)
+            return self._switched(NativeLinear(self._library, weight, None, self.memory, is_float=True))
         return FloatLinear(self(weight))
 
     def plain(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """The same, exact only where the kernel is anyway."""
         if self._library is not None:
-            return NativeLinear(self._library, weight, bias, self.memory)
+            return self._switched(NativeLinear(self._library, weight, bias, self.memory))
         return PackedLinear(weight, bias) if self.is_packed else PlainLinear(weight, bias)
 
     def _padding(self, out_features: int, in_features: int, has_bias: bool) -> RowPadding | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+import threading
 from collections.abc import Iterator
 
 import torch
@@ -22,12 +23,14 @@ SMALL_PAGE_BYTES = mmap.PAGESIZE
 
 
 class WeightMemory:
-    """One model's. Not for several threads."""
+    """One model's, which one thread at a time loads. What others take is theirs: adapters are laid out at any time."""
 
     def __init__(self) -> None:
         self._taken: list[Tensor] = []
         self._is_noting = False
         self._again: Iterator[Tensor] | None = None
+        self._filler: int | None = None
+        """Thread that fills."""
 
     @property
     def num_bytes(self) -> int:
@@ -40,7 +43,7 @@ class WeightMemory:
         Raises:
             InvalidCheckpoint: while filling: the piece is not the one that came at this place.
         """
-        if self._again is not None:
+        if self._again is not None and self._filler == threading.get_ident():
             memory = next(self._again, None)
             if memory is None or memory.nbytes != num_bytes:
                 raise InvalidCheckpoint("the weights are laid out otherwise than when they were loaded")
@@ -62,7 +65,7 @@ class WeightMemory:
     @contextlib.contextmanager
     def filling(self) -> Iterator[None]:
         """Within it the model is loaded again."""
-        self._again = iter(self._taken)
+        self._again, self._filler = iter(self._taken), threading.get_ident()
         try:
             yield
             if next(self._again, None) is not None:

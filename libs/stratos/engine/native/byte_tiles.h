@@ -13,7 +13,8 @@ template <class T, class O, int64_t SCHEME>
 static void multiply_byte_tiles(const Linear *l, const ByteRows &all, const T *x, O *out, int64_t rows) {
     const int64_t panels = panels_of(l->n), units = byte_units_of(l->k), chunks = chunks_of(rows, units, panels);
     const Rows whole{(const float *)all.units, all.stride, all.step_stride, all.tile_stride};
-#pragma omp for schedule(dynamic, 1)
+    share_panels(l);
+#pragma omp for schedule(runtime)
     for (int64_t i = 0; i < panels * chunks; i++) {
         const TileItem item(i, panels, chunks, rows);
         alignas(64) int32_t sums[TILE_CHUNK * PANEL];

@@ -124,7 +124,8 @@ static void multiply_code_panel(const Linear *l, int64_t panel, const T *x, O *o
 
 template <class T, class O, int64_t SCHEME> static void multiply_codes_by_blocks(const Linear *l, const T *x, O *out, int64_t rows) {
     const int64_t panels = panels_of(l->n), chunks = row_chunks(rows, panels);
-#pragma omp for schedule(dynamic, 1)
+    share_panels(l);
+#pragma omp for schedule(runtime)
     for (int64_t item = 0; item < panels * chunks; item++) {
         int64_t chunk = item / panels, first = rows * chunk / chunks, last = rows * (chunk + 1) / chunks;
         multiply_code_panel<T, O, SCHEME>(l, item % panels, x + first * l->k, out + first * l->stride, last - first);

@@ -185,7 +185,8 @@ template <class O, int64_t SCHEME> static void multiply_codes_by_tiles(const Lin
 #pragma omp single copyprivate(buffer)
     buffer = row_buffer.reserve(whole_tiles(rows) * TILE_ROWS * (l->k / 2));
     const Rows whole = tiled_rows(x, rows, l->k, buffer);
-#pragma omp for schedule(dynamic, 1)
+    share_panels(l);
+#pragma omp for schedule(runtime)
     for (int64_t i = 0; i < panels * chunks; i++) {
         const TileItem item(i, panels, chunks, rows);
         const Rows own = whole.from(item.first, 0);

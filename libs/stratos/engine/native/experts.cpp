@@ -144,7 +144,8 @@ static void region_pairs(const ExpertProducts &p) {
             region_linear(p.dtype, p.linear(active[i]), p.x_of(active[i]), p.out_of(active[i]), p.rows(active[i]), false);
     // Experts with few rows share a loop: a barrier after each would cost more than its product.
     const int64_t panels = panels_of(p.linear(0)->n);
-#pragma omp for schedule(dynamic, 1)
+    share_panels(p.linear(0));
+#pragma omp for schedule(runtime)
     for (int64_t item = 0; item < num_active * panels; item++) {
         const int64_t expert = active[item / panels];
         if (p.is_few(expert))

@@ -43,6 +43,7 @@ struct Linear {  // mirrored by native/structures.py
     int64_t stride;  // columns of the result, those of `next` included
     int64_t tile_rows;  // bytes: the least rows that are multiplied by tiles; 0 is the kernel's own choice, -1 none
     int64_t single_groups;  // codes: whether groups are multiplied one by one, never several at once (code_groups.h)
+    int64_t single_panels;  // whether threads take panels one by one, in turn (share_panels)
 };
 
 template <class T> static inline int64_t units_of(int64_t k) {
@@ -179,10 +180,18 @@ static inline int64_t row_chunks(int64_t rows, int64_t panels) {
     return chunks < least ? least : chunks;
 }
 
+// Called by every thread of a region, before a loop over panels that is scheduled at runtime.  A thread that computes codes
+// fetches what lies behind its panel, too.  In runs, long ones first, that is its own next panel; in turn it would be
+// another thread's, and come from memory twice.
+static inline void share_panels(const Linear *l) {
+    omp_set_schedule(l->single_panels ? omp_sched_dynamic : omp_sched_guided, 1);
+}
+
 // Called by every thread of a region; ends with a barrier.  out [rows, n] is of T or of float.
 template <class T, class O> static void multiply_rows(const Linear *l, const T *x, O *out, int64_t rows) {
     const int64_t panels = panels_of(l->n), chunks = row_chunks(rows, panels);
-#pragma omp for schedule(dynamic, 1)
+    share_panels(l);
+#pragma omp for schedule(runtime)
     for (int64_t item = 0; item < panels * chunks; item++) {
         int64_t chunk = item / panels, first = rows * chunk / chunks, last = rows * (chunk + 1) / chunks;
         multiply_panel(l, item % panels, x + first * l->k, out + first * l->stride, last - first);

@@ -112,7 +112,8 @@ static inline void hold_pass(Groups groups, const EndsOfBlock &ends_of, int64_t 
 template <class O, class HoldPanel>
 static inline void multiply_held_rows(const Linear *l, const HeldRows &x, O *out, const HoldPanel &hold_panel) {
     const int64_t panels = panels_of(l->n), chunks = row_chunks(x.rows, panels), blocks = x.blocks();
-#pragma omp for schedule(dynamic, 1)
+    share_panels(l);
+#pragma omp for schedule(runtime)
     for (int64_t item = 0; item < panels * chunks; item++) {
         alignas(64) float totals[(CHUNK + 2 * HELD_ROWS) * PANEL];
         const int64_t chunk = item / panels, first = blocks * chunk / chunks, last = blocks * (chunk + 1) / chunks;

@@ -266,7 +266,8 @@ template <class T, class O, int64_t SCHEME> static void multiply_byte_rows(const
     if (has_tiles) return multiply_byte_tiles<T, O, SCHEME>(l, all, x, out, rows);
 #endif
     const int64_t panels = panels_of(l->n), chunks = row_chunks(rows, panels);
-#pragma omp for schedule(dynamic, 1)
+    share_panels(l);
+#pragma omp for schedule(runtime)
     for (int64_t item = 0; item < panels * chunks; item++) {
         int64_t chunk = item / panels, first = rows * chunk / chunks, last = rows * (chunk + 1) / chunks;
         multiply_byte_panel<T, O, SCHEME>(l, item % panels, all.from(first), x + first * l->k, out + first * l->stride,

@@ -343,7 +343,8 @@ template <class T, class O, int64_t SCHEME> static void multiply_k_codes_by_bloc
         sum_rows(x, rows, steps, buffer);
         row_sums = buffer;
     }
-#pragma omp for schedule(dynamic, 1)
+    share_panels(l);
+#pragma omp for schedule(runtime)
     for (int64_t item = 0; item < panels * chunks; item++) {
         const int64_t chunk = item / panels, first = rows * chunk / chunks, last = rows * (chunk + 1) / chunks;
         multiply_k_panel<T, O, SCHEME>(l, item % panels, x + first * l->k, row_sums + first * steps,

@@ -41,7 +41,8 @@ template <class O, int64_t SCHEME> static void multiply_k_codes_by_tiles(const L
             else memset(row_sums + r * steps, 0, steps * sizeof(float));
         }
     }
-#pragma omp for schedule(dynamic, 1)
+    share_panels(l);
+#pragma omp for schedule(runtime)
     for (int64_t i = 0; i < panels * chunks; i++) {
         const TileItem item(i, panels, chunks, rows);
         alignas(64) float totals[TILE_CHUNK * PANEL];

@@ -37,7 +37,8 @@ class LinearWeight(ctypes.Structure):
 
     _fields_ = (
         *((name, c_void_p) for name in ("weight", "bias", "scales", "zeros", "parts", "next")),
-        *((name, c_int64) for name in ("n", "k", "scheme", "group", "stride", "tile_rows", "single_groups")),
+        *((name, c_int64) for name in ("n", "k", "scheme", "group", "stride", "tile_rows")),
+        *((name, c_int64) for name in ("single_groups", "single_panels")),
     )
 
 

@@ -91,7 +91,8 @@ template <class O> static void multiply_rows(const Linear *l, const bf16_t *x, O
         pack_rows(x, rows, k, buffer);
         whole = Rows{buffer, TileUnits::STEP, TILE_FLOATS, steps * TILE_FLOATS};
     }
-#pragma omp for schedule(dynamic, 1)
+    share_panels(l);
+#pragma omp for schedule(runtime)
     for (int64_t i = 0; i < panels * chunks; i++) {
         const TileItem item(i, panels, chunks, rows);
         multiply_tile_panel(l, item.panel, whole.from(item.first, 0), out + item.first * l->stride, item.rows, is_packed);

@@ -78,8 +78,9 @@ class EmbeddingTable:
         state = sequence.embedding
         assert state is not None
         self._context.cache_full_blocks(sequence)
-        if state.total is None or begin == 0:
+        if state.num_cached_tokens is None:
             state.num_cached_tokens = begin
+        if begin == 0:
             state.total = None
         if part is not None:
             values = np.frombuffer(part.values, dtype="<f8")
@@ -96,7 +97,7 @@ class EmbeddingTable:
         if request.normalizes:
             vector = vector / max(float(np.linalg.norm(vector)), MIN_NORM)
         output = EmbeddingOutput(
-            key=request.key, values=vector.astype("<f4").tobytes(), num_cached_tokens=state.num_cached_tokens
+            key=request.key, values=vector.astype("<f4").tobytes(), num_cached_tokens=state.num_cached_tokens or 0
         )
         result.embeddings.append(output)
         self.abort(request.key)

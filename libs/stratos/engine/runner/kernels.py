@@ -106,6 +106,7 @@ class Kernels:
             library=self.library if config.kernels.native_gemm else None,
             integer_tiles=config.kernels.integer_tiles,
             grouped_codes=config.kernels.grouped_codes,
+            panel_runs=config.kernels.panel_runs,
         )
 
     def attending(self, head_dim: int) -> NativeLibrary | None:

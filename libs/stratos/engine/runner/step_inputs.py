@@ -26,7 +26,6 @@ from stratos.engine.lora.weights import LoraWeights
 from stratos.engine.memory.copies import to_device
 
 FindAdapter = Callable[[str], LoraWeights | None]
-_CPU = torch.device("cpu")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,14 +120,23 @@ class KeptInputs:
         max_model_len: of the model.
         find_adapter: by digest; a step's adapters are looked up in every step.
         tables: of the plans' sequences.
+        device: of the model; on another one than a CPU nothing is kept.
         is_kept: ``False`` lays out every step from its plan alone.
     """
 
     def __init__(
-        self, vocab_size: int, max_model_len: int, find_adapter: FindAdapter, tables: KeptTables, *, is_kept: bool
+        self,
+        vocab_size: int,
+        max_model_len: int,
+        find_adapter: FindAdapter,
+        tables: KeptTables,
+        device: torch.device,
+        *,
+        is_kept: bool,
     ) -> None:
         self._vocab_size, self._max_model_len, self._tables = vocab_size, max_model_len, tables
-        self._find_adapter, self._is_on = find_adapter, is_kept
+        self._find_adapter, self._device = find_adapter, device
+        self._is_on = is_kept and device.type == "cpu"
         self._rows: tuple[PlanRow, ...] = ()
         """Of the step whose inputs can be kept; none: they cannot."""
         self._inputs: StepInputs | None = None
@@ -141,7 +149,7 @@ class KeptInputs:
         inputs = self._inputs
         if inputs is None or len(last) != len(plan.rows) or not self._move(inputs, last, plan.rows, previous):
             sizes = self._vocab_size, self._max_model_len
-            inputs = build_step_inputs(plan, *sizes, self._find_adapter, _CPU, self._tables, previous)
+            inputs = build_step_inputs(plan, *sizes, self._find_adapter, self._device, self._tables, previous)
             if not self._is_on or inputs.errors or not all(map(_is_stream, plan.rows)):
                 return inputs
             self._inputs = inputs

@@ -109,7 +109,7 @@ class TorchRunner(Runner):
         self.sampler: Sampler = Sampler(info.eos_token_ids, info.vocab_size, self._device, decoder.ops)
         self.block_tables = KeptTables()
         self.inputs = KeptInputs(
-            info.vocab_size, info.max_model_len, adapters.touch, self.block_tables, is_kept=keeps_inputs
+            info.vocab_size, info.max_model_len, adapters.touch, self.block_tables, self._device, is_kept=keeps_inputs
         )
         self._previous: dict[int, int] = {}
         """Tokens of the plan sampled last, by seq_id: rows of the next plan may continue with them."""

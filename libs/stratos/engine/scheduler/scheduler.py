@@ -43,8 +43,9 @@ from stratos.engine.sequence import JobState, Queue, Sequence
 from stratos.engine.settings import SchedulerConfig
 
 _log = logging.getLogger(__name__)
-LOOKAHEAD = 8
-"""Waiting sequences of one class and tenant that are considered for a step."""
+LEAST_LOOKAHEAD = 8
+"""Waiting sequences of one class and tenant that are considered for a step: at least these, and as many as the step has
+blocks."""
 
 
 class Scheduler:
@@ -56,6 +57,7 @@ class Scheduler:
         self.order = ServiceOrder(ageing_step_s=config.ageing_step_s, admissions_per_aged=config.admissions_per_aged)
         self.cost = StepCostModel()
         self._shares = PromptShares(config, kv.blocks.block_size)
+        self._lookahead = max(LEAST_LOOKAHEAD, config.token_budget // kv.blocks.block_size)
         self._pauses = BatchPauses(config, kv.blocks.block_size)
         self._steady = SteadyBatch(kv, is_on=config.switches.steady_steps)
         self.waiting: list[Sequence] = []
@@ -242,7 +244,7 @@ class Scheduler:
             if sequence not in failed and (sequence.job is None or self._may_be_ready(sequence.job)):
                 key = self.order.key(sequence, now, may_age=may_age)
                 groups.setdefault((key.service_class, sequence.terms.tenant), []).append((key, sequence))
-        firsts = (first for group in groups.values() for first in heapq.nsmallest(LOOKAHEAD, group))
+        firsts = (first for group in groups.values() for first in heapq.nsmallest(self._lookahead, group))
         waiting = [PromptClaim(key, sequence, max(1, sequence.remaining)) for key, sequence in firsts]
         running = self._claims((s for s in self.running if s.remaining > 1), decision, now)
         if not waiting:

@@ -2,7 +2,7 @@
 
 The driver library is called and not the runtime, because its name and its calls have been the same since CUDA 4.1,
 under every build of torch.  All of it is in the primary context, torch's own, so its kernels see the same
-addresses.  Nothing here has run on a GPU yet.
+addresses.
 """
 
 from __future__ import annotations

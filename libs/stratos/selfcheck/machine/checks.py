@@ -47,10 +47,12 @@ def check_processor(machine: Machine, config: RunnerConfig, folder: Path) -> Fin
     )
 
 
-def check_compiler(compiler: str | None, has_kernels: bool) -> Finding:
-    """A C++ compiler is wanted until the kernels are built."""
+def check_compiler(compiler: str | None, has_kernels: bool, device: str = "cpu") -> Finding:
+    """A C++ compiler is wanted until the kernels are built; on a GPU one is wanted at every start, by Triton."""
     if compiler:
         return ok("compiler", compiler)
+    if device == "cuda":
+        return fail("compiler", "none, and Triton needs one", "install gcc and Python's headers")
     if has_kernels:
         return ok("compiler", "none, and none is needed: the kernels are built")
     return fail("compiler", "no C++ compiler, and no kernels are built", "install g++ and run make setup again")
@@ -63,23 +65,20 @@ def check_drivers(gpus: GpuFacts, fleet: PlannedFleet) -> Finding:
             seen = "no driver" if not gpus.driver else "no device node /dev/nvidia*"
             advice = "install the NVIDIA driver, or give the container its GPU (runtime class, device plugin)"
             return fail("drivers", f"device is cuda, and there is {seen}", advice)
-        if fleet.num_workers > gpus.num_devices:
-            text = f"{fleet.num_workers} workers and {gpus.num_devices} GPUs"
-            return fail("drivers", text, "one worker takes a whole GPU: start as many workers as there are GPUs")
-        return ok("drivers", f"{gpus.num_devices} GPUs, {gpus.driver}")
+        return ok("drivers", f"{fleet.num_workers} workers share one GPU of {gpus.num_devices}, {gpus.driver}")
     if gpus.num_devices:
         return warn("drivers", f"{gpus.num_devices} GPUs that are not used", "set DEVICE=cuda for the workers")
     return ok("drivers", "no GPU, and none is asked for")
 
 
-def check_memory(machine: Machine, plan: EnginePlan | str, num_workers: int) -> Finding:
-    """The plan for every worker, or the text of its refusal."""
+def check_memory(machine: Machine, plan: EnginePlan | str, fleet: PlannedFleet) -> Finding:
+    """The plan for every worker, or the text of its refusal; beside a GPU the memory of its host alone."""
     if isinstance(plan, str):
         return fail("memory", plan, "the numbers above say what is missing")
-    text = (
-        f"{size(machine.available_bytes)} free ({machine.limited_by}); each of {num_workers} workers takes "
-        f"a KV pool of {size(plan.kv_pool_bytes)}"
-    )
+    takes = f"each of {fleet.num_workers} workers takes a KV pool of {size(plan.kv_pool_bytes)}"
+    if fleet.device == "cuda":
+        takes = "a worker plans the memory of its GPU when it starts"
+    text = f"{size(machine.available_bytes)} free ({machine.limited_by}); {takes}"
     if machine.available_bytes and machine.available_bytes < LEAST_FREE_BYTES:
         return warn("memory", text, "end other programs, or give the container more")
     return ok("memory", text)

@@ -14,6 +14,8 @@ from stratos.common.errors import StratosError
 from stratos.common.tls.identity import InvalidCertificate
 from stratos.engine.native.build import find_compiler
 from stratos.engine.native.isa import SOURCE_FOLDER
+from stratos.engine.sizing.case import Room
+from stratos.engine.sizing.fit import plan_of
 from stratos.engine.sizing.machine import Machine, read_machine
 from stratos.engine.sizing.need import read_need
 from stratos.engine.sizing.plan import EnginePlan
@@ -27,6 +29,8 @@ from stratos.selfcheck.machine.sizing import WorkerAsk, plan_workers, worker_set
 from stratos.store.settings import ObjectStoreConfig
 
 MIN_LEFT = datetime.timedelta(days=7)
+UNKNOWN_GPU = Room(is_gpu=True, total_bytes=0, free_bytes=0)
+"""Memory of a GPU, which is asked when a worker starts: torch takes seconds to be there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,16 +55,16 @@ def examine(ask: DoctorAsk, env: Mapping[str, str]) -> list[Finding]:
     """Every finding; asks Redis and the object store, and changes nothing."""
     machine, settings = read_machine(), worker_settings(ask.workers, env)
     fleet = checks.PlannedFleet(num_workers=ask.workers.num_workers, threads=ask.threads, device=ask.device)
-    plan = _plan(ask.workers, machine, env)
+    plan = _plan(ask, machine, env)
     redis, store_problem = asyncio.run(_ask_stores(ask))
     shm, staging = TransportConfig().shm_directory, _staging(ask.workers, plan)
     has_kernels = any(SOURCE_FOLDER.glob("kernels-*.so"))
     return [
         checks.check_processor(machine, settings.runner, SOURCE_FOLDER),
-        checks.check_compiler(find_compiler(), has_kernels),
+        checks.check_compiler(find_compiler(), has_kernels, ask.device),
         checks.check_drivers(environment.read_gpus(), fleet),
         *checks.check_settings(machine, fleet, settings.runner, settings.scheduler),
-        checks.check_memory(machine, plan, fleet.num_workers),
+        checks.check_memory(machine, plan, fleet),
         *_length(ask.workers, plan),
         checks.check_shm(environment.free_shm_bytes(shm), shm, staging, ask.num_sources),
         checks.check_port(ask.host, ask.port, environment.port_problem(ask.host, ask.port)),
@@ -71,9 +75,12 @@ def examine(ask: DoctorAsk, env: Mapping[str, str]) -> list[Finding]:
     ]
 
 
-def _plan(ask: WorkerAsk, machine: Machine, env: Mapping[str, str]) -> EnginePlan | str:
+def _plan(ask: DoctorAsk, machine: Machine, env: Mapping[str, str]) -> EnginePlan | str:
     try:
-        return plan_workers(ask, machine, env)[0]
+        if ask.device == "cuda":
+            settings = worker_settings(ask.workers, env)
+            return plan_of(settings.runner, settings.scheduler, UNKNOWN_GPU)
+        return plan_workers(ask.workers, machine, env)[0]
     except StratosError as error:
         return error.message
 

@@ -133,6 +133,9 @@ class EngineClient(ABC):
     async def forget_tenant(self, tenant: str) -> int:
         return int(await self._call("forget_tenant", tenant))
 
+    def distrust(self) -> None:
+        self._post("distrust")
+
     async def cache_changes(self, after: int | None) -> CacheChanges:
         changes: CacheChanges = await self._call("cache_changes", after)
         return changes

@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from stratos.common.errors import BadRequest, NotFound
 from stratos.core.ledger.costs import DeviceCost, model_costs
+from stratos.core.ledger.entry import LedgerEntry
 from stratos.core.ledger.exports import cost_rows, entry_row, statement_json, sums_row, usage_rows
 from stratos.core.ledger.statement import make_statement
 from stratos.core.ledger.sums import UsageGroup, UsageTable, keep_fields, regroup
@@ -97,7 +98,7 @@ class LedgerRoutes:
         query, (tenant, label) = request.query_params, await _tenant(caller, request)
         async with self._readings.by(caller.tenant) as reader:
             page = await reader.entries_page(tenant, day_of_query(query), place_of_query(query))
-        shown = (entry_row(replace(entry, tenant=label), for_admin=caller.is_admin) for entry in page.entries)
+        shown = (_entry_row(replace(entry, tenant=label), for_admin=caller.is_admin) for entry in page.entries)
         following = 0 if page.following is None else f"{page.following[0]}-{page.following[1]}"
         return {"data": await asyncio.to_thread(list, shown), "next_cursor": following}
 
@@ -172,3 +173,9 @@ async def _tenant(caller: LedgerCaller, request: Request) -> tuple[str, str]:
     labels = await caller.labels()
     found = next((tenant for tenant, name in labels.items() if wanted in (tenant, name)), wanted)
     return found, labels.get(found, found)
+
+
+def _entry_row(entry: LedgerEntry, *, for_admin: bool) -> dict[str, Any]:
+    """A row of files, with what is for traces alone."""
+    row = entry_row(entry, for_admin=for_admin)
+    return row | {"prefix_hashes": entry.prefix_hashes} if entry.prefix_hashes else row

@@ -45,6 +45,8 @@ class Draft:
     rank: int = OWN_RANK
     external_cost: int = 0
     """Micro-units, where it ran at the external endpoint."""
+    prefix_hashes: str = ""
+    """Hashes of the prompt's beginnings; empty where there are none."""
 
 
 def charged_counts(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from stratos.common.clock import Clock
 from stratos.rpc.tracing import TRACING_OFF, Tracing
-from stratos_gateway.generation.prompt_names import PrefixNames, PromptDigests
+from stratos_gateway.generation.prompt_names import NO_PREFIX_HASHES, PrefixHashes, PrefixNames, PromptDigests
 from stratos_gateway.generation.succession import Succession
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.routers.contract import Routers
@@ -33,3 +33,4 @@ class FleetAccess:
     succession: Succession = field(default_factory=Succession)
     """Waits that a newer revision ends."""
     prefix_names: PrefixNames = field(default_factory=lambda: PrefixNames(0))
+    prefix_hashes: PrefixHashes = NO_PREFIX_HASHES

@@ -90,6 +90,8 @@ class Generation:
         self.transcript = Transcript(
             choices, len(spec.prompt_ids), spec.terms, fleet, notify, spec.promised_itl_us, spec.model, pass_on
         )
+        self.prefix_hashes = ""
+        """Of the prompt, for its entry in the ledger, once it has ended with some output."""
         self.error: StratosError | None = None
         self.is_ended = False
         self.trail: list[AttemptTrail] = []
@@ -137,6 +139,12 @@ class Generation:
             self.is_ended = True
             self.transcript.fold()
             self._notify()
+            self._hash_prompt()
+
+    def _hash_prompt(self) -> None:
+        """Hash what its entry tells of the prompt: each generation on a turn of its own, behind its last token."""
+        if self.spec.meter is not None and self.num_told_prompt_tokens and self.transcript.num_new_tokens:
+            self.prefix_hashes = self._fleet.prefix_hashes.of(self.spec)
 
     def close(self) -> None:
         """Tell nothing more to the answer, which has it and asks it for its usage and its trail."""

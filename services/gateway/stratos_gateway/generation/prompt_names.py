@@ -1,4 +1,4 @@
-"""Names of a prompt that do not tell it: its digest, its first blocks, the session that it belongs to.
+"""Names of a prompt that do not tell it: its digest, its first blocks, its beginnings in the ledger, its session.
 
 Routers and gateways refuse a convicted prompt by its digest, a keyed hash.  The key is derived from the secret that all
 gateways of a platform share; tenant, model and adapter are hashed along: a prompt that kills one model's workers is
@@ -18,8 +18,12 @@ from collections.abc import Sequence
 
 from stratos.core.block_hash import block_hashes, chain_root
 from stratos.core.cache_changes import SHORT_HASH_BYTES, CacheLayout, short_hashes
+from stratos.core.ledger.prefix_hashes import PREFIX_TOKENS, prefix_hashes, prefix_root
 from stratos.core.placement import Placement
 from stratos.core.requests.terms import RequestTerms
+from stratos.store.data_keys import Purpose
+from stratos.store.sealed.answer_store import SubKey
+from stratos_gateway.answering.spec import GenerationSpec
 
 MAX_MODELS = 64
 _PURPOSE, _SESSION_DOMAIN = b"stratos prompt digest v1", b"stratos-session-v1"
@@ -81,6 +85,36 @@ class PrefixNames:
         root = chain_root(layout.identity, terms.adapter.digest, terms.cache_salt)
         num_tokens = min(len(prompt_ids) - 1, self._max_blocks * layout.block_size)
         return short_hashes(block_hashes(root, prompt_ids[:num_tokens], layout.block_size))
+
+
+class PrefixHashes:
+    """Hashes of prompts' beginnings for the ledger; shared by all requests of the process.
+
+    Args:
+        sub_key: of a tenant.
+        max_hashes: of a prompt; 0 makes none.
+    """
+
+    def __init__(self, sub_key: SubKey, max_hashes: int) -> None:
+        self._sub_key = sub_key
+        self._max_hashes = max_hashes
+
+    def of(self, spec: GenerationSpec) -> str:
+        """The hashes of a prompt, as its entry has them; empty where it is short, or its tenant has no data key.
+
+        Prompts that share no prefix cache have no equal ones.  The longest prompts take half a millisecond, so this is
+        for the end of a request.
+        """
+        terms = spec.terms
+        if not self._max_hashes or len(spec.prompt_ids) < PREFIX_TOKENS:
+            return ""
+        if (key := self._sub_key(terms.tenant, Purpose.PREFIX_HASHES)) is None:
+            return ""
+        root = prefix_root(key, terms.cache_salt, spec.model_digest, terms.adapter.digest)
+        return prefix_hashes(root, spec.prompt_ids, self._max_hashes)
+
+
+NO_PREFIX_HASHES = PrefixHashes(lambda tenant_id, purpose: None, 0)
 
 
 def session_key(cache_salt: bytes, tenant: str, text: str) -> int:

@@ -116,6 +116,7 @@ class GeneratedOutput(Fanout):
             receipt=transcript.receipt,
             last_attempt=generation.last_submitted,
             is_platform_failure=is_platform_failure(error),
+            prefix_hashes=generation.prefix_hashes,
         )
 
 

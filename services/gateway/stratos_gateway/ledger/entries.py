@@ -46,6 +46,7 @@ def own_entry(draft: Draft, counted: Mapping[int, UsageCount]) -> LedgerEntry:
         is_external=draft.is_external,
         external_cost=draft.external_cost,
         rank=draft.rank,
+        prefix_hashes=draft.prefix_hashes if counts.num_output else "",
     )
 
 

@@ -61,6 +61,9 @@ class LedgerConfig:
     usage_reads_per_min: Annotated[int, Ge(1)] = 60
     """Questions about usage (``GET /v1/usage``, and statements and pages of entries that a tenant asks for) that each
     gateway answers one tenant a minute, one at a time. After a pause ten may follow each other at once."""
+    max_prefix_hashes: Annotated[int, Ge(0), Le(256)] = 64
+    """Keyed hashes of a prompt's beginnings in its entry, one for each 512 tokens, of 8 bytes: `stratos trace export`
+    knows by them which prompts begin alike. 0 keeps none, and so does a gateway without a platform key."""
 
 
 def seal_limits(config: LedgerConfig) -> SealLimits:

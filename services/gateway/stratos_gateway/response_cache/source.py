@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -16,6 +17,7 @@ from stratos_gateway.answering.output import ChunkOutput, merge_chunks
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
 from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.generation.fanout import Fanout
+from stratos_gateway.generation.prompt_names import NO_PREFIX_HASHES, PrefixHashes
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 from stratos_gateway.response_cache.cache import KeptAnswer, KeptPrompt, ResponseCache
 from stratos_gateway.response_cache.key import response_key
@@ -36,6 +38,7 @@ class KeptOutput(ChunkOutput):
         self._plan = plan
         self._specs = specs
         self._left = answer.copies()
+        self._hashes = [""] * len(specs)
 
     async def news(self) -> list[ChoiceChunk]:
         """All chunks at once."""
@@ -63,6 +66,13 @@ class KeptOutput(ChunkOutput):
         """The cache answered."""
         return {"source": "response_cache"}
 
+    async def hash_prompts(self, hashes: PrefixHashes) -> None:
+        """Hash what its entries tell of the prompts, with a turn of the event loop for others between two of them."""
+        for number, spec in enumerate(self._specs):
+            if number:
+                await asyncio.sleep(0)
+            self._hashes[number] = hashes.of(spec)
+
     def drafts(self, error: BaseException | None) -> Sequence[Draft]:
         """One per prompt: its full cost, and the discount for it; an answer that was not taken is not billed."""
         return [
@@ -78,8 +88,9 @@ class KeptOutput(ChunkOutput):
                     num_output=prompt.num_output_tokens,
                 ),
                 times=Times(),
+                prefix_hashes=hashes,
             )
-            for spec, prompt in zip(self._specs, self._answer.prompts, strict=True)
+            for spec, prompt, hashes in zip(self._specs, self._answer.prompts, self._hashes, strict=True)
             if spec.meter is not None
         ]
 
@@ -90,11 +101,15 @@ class CacheSource:
     Args:
         cache: of the process.
         shared: of all gateways; ``None`` shares nothing.
+        hashes: of prompts, for their entries.
     """
 
-    def __init__(self, cache: ResponseCache, shared: SharedAnswers | None = None) -> None:
+    def __init__(
+        self, cache: ResponseCache, shared: SharedAnswers | None = None, hashes: PrefixHashes = NO_PREFIX_HASHES
+    ) -> None:
         self._cache = cache
         self._shared = shared
+        self._hashes = hashes
 
     def open(self, request: ClientRequest[PreparedGeneration]) -> AbstractAsyncContextManager[KeptOutput | None] | None:
         """The kept answer; without one, that of the next source is kept once it was sent."""
@@ -111,11 +126,13 @@ class CacheSource:
             request.when_sent = partial(self._keep, key, request)
             yield None
             return
+        output = KeptOutput(answer, request.tenant.plan, request.prepared.specs)
         try:
-            yield KeptOutput(answer, request.tenant.plan, request.prepared.specs)
+            yield output
         except BaseException:
             request.output, request.num_claimed_tokens = None, 0  # it counts once it was taken
             raise
+        await output.hash_prompts(self._hashes)
 
     async def _find(self, key: bytes, tenant_id: str) -> KeptAnswer | None:
         """Find an answer that this gateway has kept, else one of another."""

@@ -100,12 +100,15 @@ async def test_what_was_sent_is_exported_and_can_be_replayed(
     assert report["completed"] == 3, report
     owner = ("--key", platform.keys["platform"], "--tenant", "exported")
 
+    told: list[str] = []
+
     def is_whole() -> bool:
-        platform.process.stratos("trace", "export", str(exported), *owner)
+        told.append(platform.process.stratos("trace", "export", str(exported), *owner).stdout)
         return sum(json.loads(line)["input_length"] == 700 for line in exported.read_text().splitlines()) == 3
 
     await eventually(is_whole, "all three requests in the ledger")
     found = [row for row in map(json.loads, exported.read_text().splitlines()) if row["input_length"] == 700]
+    assert told[-1].endswith("of 0 guessed\n")
     assert [row["output_length"] for row in found] == [3, 3, 3]
     assert {row["tenant"][:2] for row in found} == {"t-"}
     # A client that lags sends late ones at once, in any order.

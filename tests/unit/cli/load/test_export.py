@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,14 @@ import pytest
 from typer.testing import CliRunner
 
 from stratos.cli.load.traces.export import ExportNames, LedgerTrace
-from stratos.cli.load.traces.mooncake import TraceRow
+from stratos.cli.load.traces.mooncake import BLOCK_TOKENS, TraceRow
 from stratos.cli.main import app
 from stratos.cli.money.ledger_traces import days_from, exported_rows
 from stratos.common.errors import BadRequest
+from stratos.core.ledger.prefix_hashes import prefix_hashes, prefix_root
+
+NAMES = ExportNames(salt=b"s")
+ROOT = prefix_root(bytes(32), b"salt", "model", "")
 
 
 def entry(at_ms: int, prompt: int = 600, cached: int = 0, output: int = 5, **more: Any) -> dict[str, Any]:
@@ -21,6 +26,12 @@ def entry(at_ms: int, prompt: int = 600, cached: int = 0, output: int = 5, **mor
         "request_id": f"r{at_ms}", "tenant": "acme", "model": "base", "adapter": "", "arrived_unix_ms": at_ms,
         "prompt_tokens": prompt, "cached_tokens": cached, "output_tokens": output, **more,
     }  # fmt: skip
+
+
+def hashed(at_ms: int, *prompt: int, most: int = 64, **more: Any) -> dict[str, Any]:
+    """An entry whose prompt has 512 tokens of each of these kinds, and 100 more."""
+    ids = [kind for kind in prompt for _ in range(BLOCK_TOKENS)]
+    return entry(at_ms, len(ids) + 100, prefix_hashes=prefix_hashes(ROOT, ids, most), **more)
 
 
 def rows_of(entries: Iterable[dict[str, Any]], *, keeps_names: bool = False, salt: bytes = b"s") -> list[TraceRow]:
@@ -34,7 +45,7 @@ def test_rows_are_in_the_order_of_arrival_and_begin_at_zero() -> None:
 
 
 def test_days_follow_one_another_on_one_clock() -> None:
-    trace = LedgerTrace(ExportNames(salt=b"s"))
+    trace = LedgerTrace(NAMES)
     assert [row.timestamp_ms for day in ([entry(1000)], [entry(9000)]) for row in trace.rows(day)] == [0, 8000]
 
 
@@ -51,6 +62,50 @@ def test_cached_blocks_are_those_of_the_latest_prompt_that_is_long_enough() -> N
     assert len(third.hash_ids) == 4
     assert not set(third.hash_ids[2:]) & {*first.hash_ids, *short.hash_ids}
     assert not set(own.hash_ids) & {*first.hash_ids, *third.hash_ids}
+
+
+def test_prompts_that_begin_alike_share_exactly_these_blocks_whatever_was_cached_on_whichever_day() -> None:
+    trace = LedgerTrace(NAMES)
+    days = [[hashed(1, 1, 2, 3), hashed(2, 5, cached=512)], [hashed(9000, 1, 2, 4, 3), hashed(9001, 1, 2, 3)]]
+    first, other, third, again = (row.hash_ids for day in days for row in trace.rows(day))
+    assert (len(first), len(other), len(third), len(again)) == (4, 2, 5, 4)
+    assert third[:2] == first[:2] == again[:2]
+    assert again[2] == first[2]
+    assert not set(third[2:]) & {*first, *again}, "what follows another beginning is another block"
+    assert not set(other) & set(first), "cached tokens of no prompt in the file"
+    assert again[3] != first[3], "a block that is not full is its own"
+    assert trace.num_guessed == 0
+
+
+def test_entries_without_hashes_are_guessed_as_before_and_counted() -> None:
+    trace = LedgerTrace(NAMES)
+    entries = [entry(1, 1500), hashed(2, 1, 2), entry(3, 1200, cached=1024), entry(4, 400), hashed(5, 1, 2)]
+    older, first, guessed, _, second = (row.hash_ids for row in trace.rows(entries))
+    assert second[:2] == first[:2] == guessed[:2]
+    assert not set(older) & set(first)
+    assert trace.num_guessed == 2, "a prompt of less than a block has nothing to guess"
+
+
+def test_what_lies_behind_the_last_hash_is_guessed_among_prompts_that_begin_so() -> None:
+    trace = LedgerTrace(NAMES)
+    entries = [
+        hashed(1, 1, 2, 3, 4, most=2), hashed(2, 6, 7, 8, 9, most=2), hashed(3, 1, 2, 3, 4, most=2, cached=3 * 512),
+        hashed(4, 1, 2, 3, 5, most=2, cached=0),
+    ]  # fmt: skip
+    first, _, third, last = (row.hash_ids for row in trace.rows(entries))
+    assert third[:3] == first[:3]
+    assert third[3] != first[3]
+    assert [one == two for one, two in zip(first, last, strict=True)] == [True, True, False, False, False]
+    assert trace.num_guessed == 4
+
+
+def test_blocks_of_tenants_and_files_cannot_be_joined() -> None:
+    [mine], [other] = rows_of([hashed(1, 1)]), rows_of([hashed(1, 1, tenant="bmce")])
+    [later] = rows_of([hashed(1, 1)], salt=b"other")
+    assert len({row.hash_ids[0] for row in (mine, other, later)}) == 3
+    hashes = hashed(1, 1)["prefix_hashes"]
+    assert hashes not in mine.as_line()
+    assert all(isinstance(one, int) and 0 <= one < 2**53 for one in mine.hash_ids), "whole in every reader of JSON"
 
 
 @pytest.mark.parametrize("other", [{"tenant": "bmce"}, {"adapter": "x"}, {"model": "m"}])
@@ -92,12 +147,24 @@ class Ledger:
 
 def test_all_tenants_of_all_days_are_read_to_the_last_page() -> None:
     ledger = Ledger()
-    rows = list(exported_rows(ledger, days_from("2026-11-01", "2026-11-02"), None, keeps_names=False))  # type: ignore[arg-type]
+    rows = list(exported_rows(ledger, days_from("2026-11-01", "2026-11-02"), None, LedgerTrace(NAMES)))  # type: ignore[arg-type]
     assert len(rows) == 2 * 2 * 3
     assert [row.timestamp_ms for row in rows] == sorted(row.timestamp_ms for row in rows)
     assert {query["tenant"] for query in ledger.asked} == {"tn_1", "tn_2"}
-    some = list(exported_rows(ledger, ["2026-11-01"], ["tn_2"], keeps_names=False))  # type: ignore[arg-type]
+    some = list(exported_rows(ledger, ["2026-11-01"], ["tn_2"], LedgerTrace(NAMES)))  # type: ignore[arg-type]
     assert len(some) == 3
+
+
+def test_the_command_says_of_how_many_something_is_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def client(*_: object) -> Iterator[Ledger]:
+        yield Ledger()
+
+    path = tmp_path / "t.jsonl"
+    monkeypatch.setattr("stratos.cli.commands.trace.admin_client", client)
+    done = CliRunner().invoke(app, ["trace", "export", str(path), "--first", "2026-11-01"])
+    assert done.output == f"6 requests are in {path}; shared blocks of 0 are exact, of 6 guessed\n"
+    assert len(path.read_text().splitlines()) == 6
 
 
 @pytest.mark.parametrize(("first", "last"), [("x", "2026-11-01"), ("2026-11-02", "2026-11-01"), ("2026-11", "2026-12")])

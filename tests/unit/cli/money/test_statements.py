@@ -119,7 +119,7 @@ def test_files_are_private_and_hold_the_same(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     rows = [entry_row(ENTRY), entry_row(replace(ENTRY, request_id="gen-2", is_kept=None))]
     for shape in ("csv", "parquet"):
-        write_entries(tmp_path / shape, shape, rows)
+        write_entries(tmp_path / shape, shape, [row | {"prefix_hashes": "k5Vt+/aB"} for row in rows])
         assert stat.S_IMODE((tmp_path / shape).stat().st_mode) == 0o600
     assert parquet.read_table(tmp_path / "parquet").to_pylist() == rows
     assert len((tmp_path / "csv").read_text().splitlines()) == 3

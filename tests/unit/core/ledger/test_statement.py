@@ -63,6 +63,7 @@ ENTRIES = st.builds(
         itls=st.none() | ITLS,
     ),
     is_kept=st.sampled_from([None, True, False]), rank=st.integers(0, 2_000_000),
+    prefix_hashes=st.sampled_from(["", "k5Vt+/aB", "k5Vt+/aBk5Vt+/aC"]),
 )  # fmt: skip
 
 

@@ -122,3 +122,38 @@ def test_no_copy_pushes_a_pinned_slot_out():
     blocks.cache.pin([bytes([number]) for number in range(20)], pin("a", expires_s=100.0))
     kept_out(tier, 5)
     assert (tier.pool.pins.count("b"), tier.pool.pins.dropped["pressure"]) == (5 - 2, 0), "fair parts of the share"
+
+
+def test_each_block_is_copied_ahead_once_while_a_waiting_prompt_keeps_its_own_slots_young():
+    """Else the blocks take one another's slots for ever, and count as taken, so the prompt is never let in."""
+    blocks, names, waiting = BlockManager(4, SIZE), [bytes([number]) for number in range(4)], b"waiting"
+    tier = HostTier(blocks, 4, SwapCosts(16, 16, FakeClock()), is_fenced=True, always=True)
+    for name in (names[2], names[1], names[0], waiting):  # the longest unused first
+        tier.pool.end_move(tier.pool.allocate(name))
+    for name, block in zip(names, blocks.allocate(4), strict=True):
+        blocks.cache.insert(name, block)
+        blocks.release([block])
+    launched, num_copies = None, []
+    for number in range(12):  # a plan is made before the one that was launched retires
+        tier.begin_plan(number)
+        tier.unmatch(tier.match([waiting], may_wait=True))
+        planned = tier.drain_swaps()
+        num_copies.append(len(planned.outs))
+        if launched is not None:
+            tier.retire(launched, 0.001)
+        launched = planned
+    assert sum(num_copies[:4]) == 4
+    assert not any(num_copies[4:])
+    assert tier.pool.find(waiting) is not None
+
+
+def test_blocks_that_were_copied_ahead_go_in_the_order_of_their_last_use():
+    """Later ones do not go before the oldest of all, which would stay on the device for ever."""
+    blocks = BlockManager(8, SIZE)
+    tier = HostTier(blocks, 8, SwapCosts(16, 16, FakeClock()), is_fenced=True, always=True)
+    for block in blocks.allocate(8):
+        blocks.cache.insert(bytes([block]), block)
+    for used in ([1, 0], [3, 2]):
+        blocks.release(used)
+        assert kept_out(tier, 2) == [used[::-1], []]
+    assert [blocks.allocate(1) for _ in range(4)] == [[0], [1], [2], [3]]

@@ -237,3 +237,41 @@ def test_files_leave_the_page_cache(world, monkeypatch):
     world.start()
     world.ask_again()
     assert len(told) > num_written
+
+
+def test_an_engine_that_computes_wrong_leaves_nothing_on_disk(world, monkeypatch):
+    """Neither what is written when that is found, nor what it would write afterwards."""
+    engine = world.start()
+    world.fill()
+    assert world.files
+    write = BlockFolder.write
+
+    def distrust_and_write(*arguments):
+        engine.distrust()
+        write(*arguments)
+
+    monkeypatch.setattr(BlockFolder, "write", distrust_and_write)
+    world.fill(kinds=[11, 12, 13])
+    assert world.files == []
+    assert world.reconcile().not_kept["forgotten"] == 1
+    world.fill(kinds=[14, 15])
+    assert world.files == []
+    world.start()
+    assert world.reconcile().num_found == 0
+
+
+def test_what_is_read_while_an_engine_is_found_to_compute_wrong_is_not_loaded(world, monkeypatch):
+    world.start()
+    world.fill()
+    engine = world.start()
+    read = BlockFolder.read
+
+    def read_and_distrust(*arguments):
+        content = read(*arguments)
+        engine.distrust()
+        return content
+
+    monkeypatch.setattr(BlockFolder, "read", read_and_distrust)
+    assert world.ask_again() == 0
+    assert world.reconcile().num_loaded == 0
+    assert world.files == []

@@ -283,6 +283,12 @@ def test_the_switch_leaves_bytes_to_vectors(integer_tiles: bool) -> None:
     assert product.argument.tile_rows == (0 if integer_tiles else NO_TILES)
 
 
+@pytest.mark.parametrize("panel_runs", [True, False])
+def test_the_switch_has_panels_taken_in_turn(panel_runs: bool) -> None:
+    product = switched(made(LinearScheme.INT4, 64, 128, 32), panel_runs=panel_runs)
+    assert product.argument.single_panels == (not panel_runs)
+
+
 @pytest.mark.parametrize("grouped_codes", [True, False])
 def test_the_switch_leaves_groups_single(grouped_codes: bool) -> None:
     product = switched(made(LinearScheme.INT4, 64, 128, 32), grouped_codes=grouped_codes)

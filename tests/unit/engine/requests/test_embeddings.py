@@ -55,8 +55,9 @@ def test_many_inputs_share_steps_with_generations(make_engine):
     assert max(result.num_rows for result in run.results) > 5
 
 
-def test_last_token_pooling_uses_the_prefix_cache_and_mean_pooling_does_not(make_engine):
-    engine, tokens = make_engine(), list(range(40))
+@pytest.mark.parametrize("budget", [5, 64])
+def test_last_token_pooling_uses_the_prefix_cache_and_mean_pooling_does_not(make_engine, budget):
+    engine, tokens = make_engine(SchedulerConfig(max_num_batched_tokens=budget)), list(range(40))
     for name, pooling in (("first", LAST), ("again", LAST), ("mean", MEAN)):
         engine.add_embedding(make_input(tokens, name, pooling))
         results = drain(engine).results

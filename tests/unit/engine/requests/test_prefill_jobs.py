@@ -2,7 +2,7 @@
 
 import pytest
 
-from stratos.common.errors import Overloaded
+from stratos.common.errors import Busy, Overloaded
 from stratos.core.kv import KvRange
 from stratos.core.requests.records import PrefillJob
 from stratos.engine.contract.results import PrefillEventKind
@@ -19,6 +19,17 @@ def test_job_without_compute_sends_only_what_is_cached(make_engine):
     engine.grant("leg")
     (done,) = engine.step().prefill_events
     assert (ready.num_tokens, done.num_tokens, done.kind) == (32, 32, PrefillEventKind.DONE)
+
+
+def test_an_engine_that_has_to_tell_of_a_job_does_not_sleep_before(make_engine):
+    """The step that tells it would plan over pages that are gone."""
+    engine = make_engine()
+    engine.add_prefill(PrefillJob(leg="leg", token_ids=(1,), compute=False))
+    engine.release_prefill("leg")
+    with pytest.raises(Busy):
+        engine.sleep()
+    assert engine.step().prefill_events
+    assert engine.sleep() > 0
 
 
 def test_job_without_compute_needs_no_queue_no_seat_and_no_room(make_engine):

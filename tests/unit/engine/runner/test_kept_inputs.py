@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ import torch
 
 from stratos.common.clock import FakeClock
 from stratos.core.files.adapter_files import read_adapter_files
-from stratos.engine.contract.plan import StepPlan
+from stratos.core.requests.records import RequestKey
+from stratos.core.requests.sampling_params import SamplingParams
+from stratos.engine.contract.plan import PlanRow, SampleSpec, StepPlan
 from stratos.engine.core import EngineCore
 from stratos.engine.runner.step_inputs import StepInputs, build_step_inputs
 from stratos.engine.runner.torch_runner import TorchRunner
@@ -142,3 +145,20 @@ def test_they_equal_fresh_ones_and_give_the_same_tokens(folder: Path, case: Any,
     assert never.num_kept == 0
     assert checked.num_kept > 20 or streams
     assert checked.num_grown > 0 or streams
+
+
+def test_on_another_device_they_are_laid_out_there_for_every_step(folder: Path) -> None:
+    runner = load_runner(folder / "full")
+    pages: Any = SimpleNamespace(tensor=torch.empty(0, device="meta"))
+    elsewhere = TorchRunner(runner.info, runner.decoder, runner.attention, pages, runner.host, runner.adapters)
+    for start in range(2):
+        spec = SampleSpec(
+            key=RequestKey("r", 0), choice=0, seed=0, position=start, params=SamplingParams(), prompt_ids=(),
+            output_ids=(), num_output_tokens=start,
+        )  # fmt: skip
+        row = PlanRow(seq_id=0, token_ids=(5,), start=start, block_table=(0,), sample=spec)
+        plan = StepPlan(step=start, rows=(row,))
+        elsewhere.block_tables.apply(plan)
+        inputs = elsewhere.inputs.of(plan, {})
+        assert (inputs.token_ids.device.type, inputs.positions.device.type) == ("meta", "meta")
+        assert not inputs.num_moves

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,18 @@ def test_memory_is_given_back_and_found_again() -> None:
         filled = [kept_copy(piece, memory) for piece in pieces]
     assert [copy.data_ptr() for copy in filled] == places
     assert all(torch.equal(copy, piece) for copy, piece in zip(copies, pieces, strict=True))
+
+
+def test_an_adapter_that_is_laid_out_while_weights_are_filled_takes_none_of_their_memory() -> None:
+    memory = WeightMemory()
+    with memory.noting():
+        pieces = [memory.take(8), memory.take(8)]
+    with memory.filling(), ThreadPoolExecutor(1) as other:
+        filled = [memory.take(8)]
+        strange = other.submit(memory.take, 8).result()
+        filled.append(memory.take(8))
+    assert [piece.data_ptr() for piece in filled] == [piece.data_ptr() for piece in pieces]
+    assert strange.data_ptr() not in {piece.data_ptr() for piece in pieces}
 
 
 @pytest.mark.parametrize("sizes", [(8, 17), (8,), (8, 16, 1)])

@@ -81,6 +81,14 @@ def test_a_short_prompt_of_the_same_class_and_tenant_does_not_wait_for_a_long_on
     assert steps_to_first_token(engine, "short") <= 4
 
 
+def test_a_burst_of_short_prompts_of_one_tenant_fills_a_step(fair_engine):
+    engine = fair_engine()
+    for index in range(40):
+        engine.add(make_request(prompt_of(16, index), f"p{index}", max_tokens=2))
+    first = next(outputs for outputs in iter(lambda: engine.step().outputs, None) if outputs)
+    assert len(first) == BUDGET // 16
+
+
 def test_steps_stay_full_while_prompts_share_them(fair_engine):
     engine, sizes = fair_engine(), (LONG, 1024, 20, 300, 4000)
     for index, size in enumerate(sizes):

@@ -21,6 +21,7 @@ from stratos_gateway.access.concurrency import Place
 from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.completion.requests import parse_completion
 from stratos_gateway.generation.fanout import Fanout
+from stratos_gateway.generation.prompt_names import PrefixHashes
 from stratos_gateway.http.errors import OPENAI_ERRORS
 from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.step import AccountStep
@@ -39,13 +40,14 @@ from tests.support.reference.shipped_model import shipped_tokenizer
 
 TENANT = Tenant(name="t", id="tn_1", plan=Plan(name="kept", response_cache=True))
 SPEC = GenerationSpec(
-    terms=TENANT.terms(), model_digest="d", prompt_ids=(1, 2), sampling=SamplingParams(temperature=0.0), seed=0,
+    terms=TENANT.terms(), model_digest="d", prompt_ids=(1, 2) * 300, sampling=SamplingParams(temperature=0.0), seed=0,
     meter=MeterTag(model="m"),
 )  # fmt: skip
+HASHES = PrefixHashes(lambda tenant_id, purpose: bytes(32), 64)
 OPTIONS = parse_completion({"model": "m", "prompt": "x", "temperature": 0}, 100).options
 ANSWER = KeptAnswer(
     chunks=(ChoiceChunk(0, "text", [7], [], "stop", True),),
-    prompts=(KeptPrompt(num_prompt_tokens=2, num_cached_tokens=0, num_output_tokens=1),),
+    prompts=(KeptPrompt(num_prompt_tokens=600, num_cached_tokens=0, num_output_tokens=1),),
 )
 
 
@@ -67,7 +69,7 @@ async def test_an_answer_that_is_not_taken_is_neither_billed_nor_limited(is_take
     try:
         async with (
             inside(LimitsStep(cast("Any", limiter)).around(request), AccountStep(meter).around(request)),
-            CacheSource(cache).open(request) as output,
+            CacheSource(cache, hashes=HASHES).open(request) as output,
         ):  # fmt: skip
             request.output = output
             assert output is not None
@@ -76,7 +78,7 @@ async def test_an_answer_that_is_not_taken_is_neither_billed_nor_limited(is_take
     except ClientDisconnect:
         assert not is_taken
     assert limiter.settled == [0]
-    assert len(meter.take_ready()) == is_taken
+    assert [entry.prefix_hashes for entry in meter.take_ready()] == [HASHES.of(SPEC)] * is_taken
 
 
 @pytest.mark.parametrize(("num_second", "is_kept"), [(100, True), (50, False)])

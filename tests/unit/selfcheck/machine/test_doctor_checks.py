@@ -56,6 +56,7 @@ def test_compiler() -> None:
     assert checks.check_compiler("/usr/bin/g++", has_kernels=False).level is Level.OK
     assert checks.check_compiler(None, has_kernels=True).level is Level.OK
     assert checks.check_compiler(None, has_kernels=False).level is Level.FAIL
+    assert checks.check_compiler(None, has_kernels=True, device="cuda").level is Level.FAIL
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_compiler() -> None:
         (GPUS, ON_GPU, Level.OK, "NVRM"),
         (GpuFacts(num_devices=1, driver=""), ON_GPU, Level.FAIL, "no driver"),
         (GpuFacts(num_devices=0, driver="NVRM"), ON_GPU, Level.FAIL, "no device node"),
-        (GPUS, replace(ON_GPU, num_workers=2), Level.FAIL, "2 workers and 1 GPUs"),
+        (GPUS, replace(ON_GPU, num_workers=2), Level.OK, "2 workers share one GPU of 1"),
     ],
 )
 def test_drivers(gpus: GpuFacts, fleet: PlannedFleet, level: Level, said: str) -> None:
@@ -84,10 +85,11 @@ def test_gpus_are_seen_by_their_nodes_and_driver(tmp_path: Path) -> None:
 
 
 def test_memory() -> None:
-    assert checks.check_memory(MACHINE, PLAN, 2).level is Level.OK
-    assert checks.check_memory(replace(MACHINE, available_bytes=1 << 28), PLAN, 2).level is Level.WARN
-    refused = checks.check_memory(MACHINE, "the model does not fit", 2)
+    assert checks.check_memory(MACHINE, PLAN, FLEET).level is Level.OK
+    assert checks.check_memory(replace(MACHINE, available_bytes=1 << 28), PLAN, FLEET).level is Level.WARN
+    refused = checks.check_memory(MACHINE, "the model does not fit", FLEET)
     assert (refused.level, refused.text) == (Level.FAIL, "the model does not fit")
+    assert "KV pool" not in checks.check_memory(MACHINE, PLAN, ON_GPU).text
 
 
 def test_shm(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from stratos.common.errors import BadRequest
+from stratos.core.ledger.prefix_hashes import PREFIX_TOKENS
 
-BLOCK_TOKENS = 512
+BLOCK_TOKENS = PREFIX_TOKENS
 MAX_LINE = 1 << 20
 """Characters; a prompt of 10 M tokens has 20,000 hash ids."""
 MAX_TOKENS = 10_000_000

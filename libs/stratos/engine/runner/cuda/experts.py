@@ -108,6 +108,12 @@ def group_experts(decoder: Decoder) -> None:
             decoder.layers[index] = replace(layer, mlp=mlp)
 
 
+def regroup_experts(decoder: Decoder) -> None:
+    """Take the addresses of grouped experts again: their weights have moved."""
+    if any(isinstance(layer.mlp, MixtureOfExperts) and layer.mlp.grouped for layer in decoder.layers):
+        group_experts(decoder)
+
+
 def warm_up_experts(decoder: Decoder) -> None:
     """Compile the kernel for few rows and for many: which one a step takes depends on its number of tokens."""
     # layers of a model have experts of one shape

@@ -40,7 +40,7 @@ from stratos.engine.lora.grouped import GroupedAdapters
 from stratos.engine.memory.copies import HostCopies, to_device
 from stratos.engine.memory.host_pages import HostSwap
 from stratos.engine.runner.cuda.device_facts import facts_of
-from stratos.engine.runner.cuda.experts import group_experts
+from stratos.engine.runner.cuda.experts import group_experts, regroup_experts
 from stratos.engine.runner.cuda.graphs import Capture, CudaCapture, DecodeGraphs, DecodeOutputs, padded_sizes
 from stratos.engine.runner.cuda.page_copies import PageCopies, bytes_at
 from stratos.engine.runner.cuda.parked_weights import ParkedWeights
@@ -205,6 +205,7 @@ class CudaRunner(TorchRunner):
         self.pages.take_again()
         self._parked.bring_back()
         del self._parked
+        regroup_experts(self.decoder)
         if self._captured is not None:
             max_batch, capture = self._captured
             self.capture_decodes(max_batch, None if capture is None else type(capture)())

@@ -67,8 +67,9 @@ def read(check: GpuCheck) -> RowResult:
 
 
 def _numbered(results: Mapping[str, Any], prefix: str) -> dict[int, Mapping[str, Any]]:
-    """Results named ``prefix_NUMBER``, ascending."""
-    named = ((re.fullmatch(rf"{prefix}_(\d+)", name), value) for name, value in results.items())
+    """Results named ``prefix_NUMBER``, ascending; those for which there was no time are left out."""
+    measured = {name: value for name, value in results.items() if name.startswith(prefix) and "skipped" not in value}
+    named = ((re.fullmatch(rf"{prefix}_(\d+)", name), value) for name, value in measured.items())
     return dict(sorted((int(match[1]), value) for match, value in named if match is not None))
 
 
