@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from stratos.observe.alerts.alert import ACTIVE, Alert
 
-JOBS = ".+-(credentials|certificates|init-store|declaration)-.+"
+JOBS = ".+-((credentials|certificates|init-store|declaration)-.+|models?-(.+-)?[0-9a-f]{10})"
+"""Names of a release's jobs; those of models end in a digest, as jobs of others seldom do."""
 OURS = (
     ' and on (namespace) label_replace(group by (release) (up{release!=""}), "namespace", "$1", "release", "(.+)/.+")'
 )
@@ -158,11 +159,13 @@ STORE_ALERTS = (
         name="StratosJobFailed",
         expr="max by (namespace, job_name) "
         f'(kube_job_failed{{condition="true", job_name=~"{JOBS}"}}'
-        ' unless on (namespace, job_name) kube_job_owner{owner_kind="CronJob"}) == 1' + OURS,
+        ' unless on (namespace, job_name) kube_job_owner{owner_kind=~"CronJob|Model"}) == 1' + OURS,
         lasting="1m",
         summary="A job of a release has failed.",
-        meaning="It makes the credentials or certificates, sets the store up, or applies the declaration; what needs "
-        "it waits. The job goes a day after its end, or with the next version. Needs kube-state-metrics.",
+        meaning="It makes the credentials or certificates, sets the store up, applies the declaration, or tells "
+        "gateways of models (`NAME-model-ENTRY-`, `NAME-models-`); what needs it waits. A model without its record is "
+        "a 404, and workers of a changed source without one get no request. The job goes a day after its end, or with "
+        "the next version. Needs kube-state-metrics.",
         check=("`kubectl logs job/NAME`, `kubectl describe job NAME`.",),
         act=("Mend what the log says, and install the same version again after `kubectl delete job NAME`.",),
     ),
@@ -217,7 +220,10 @@ STORE_ALERTS = (
         lasting="5m",
         summary="A certificate ends within a week.",
         meaning="Certificates are renewed long before; that one is not, so the renewal does not work.",
-        check=("`kubectl get cronjobs,jobs`, or cert-manager's Certificate objects.", "`stratos certificates show`."),
+        check=(
+            "`kubectl get cronjobs,jobs`, or cert-manager's Certificate objects.",
+            "Log of the last job: it says when the next certificate expires.",
+        ),
         act=("Run the renewal by hand (docs/operations.md, Certificates) and mend what stopped it.",),
     ),
     Alert(
