@@ -93,10 +93,11 @@ class S3Store(ObjectStore):
 
     def _open_client(self) -> Any:
         config = self._config
-        return boto3.session.Session().client(
+        session = boto3.session.Session()
+        return session.client(
             "s3",
             endpoint_url=config.s3_endpoint_url or None,
-            region_name=config.s3_region or ("us-east-1" if config.s3_endpoint_url else None),
+            region_name=config.s3_region or session.region_name or ("us-east-1" if config.s3_endpoint_url else None),
             config=Config(
                 connect_timeout=min(config.timeout_s, 0.8),
                 read_timeout=config.timeout_s,

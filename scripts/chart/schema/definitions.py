@@ -26,14 +26,19 @@ def definitions(values: dict[str, Any]) -> dict[str, Any]:
         values: schema of values.yaml, from which pools of a model take what they may override.
     """
     found: dict[str, Any] = {
-        "quantity": {"type": ["string", "integer"], "pattern": r"^[0-9]+(\.[0-9]+)?(m|[EPTGMk]i?|e[0-9]+)?$"},
+        "quantity": {
+            "type": ["string", "number"],
+            "minimum": 0,
+            "pattern": r"^[0-9]+(\.[0-9]+)?([numkMGTPE]|[KMGTPE]i|[eE][0-9]+)?$",
+        },
         "strings": {"type": "object", "additionalProperties": _TEXT},
         "secretReference": SECRET_REFERENCE,
         "cidr": {"type": "string", "pattern": r"^[0-9a-fA-F.:]+/[0-9]{1,3}$"},
         "env": _OBJECTS | {"items": {"type": "object", "required": ["name"], "properties": {"name": _FILLED}}},
         "networkPeer": _closed(
             podSelector={"type": "object"}, namespaceSelector={"type": "object"}, ipBlock={"type": "object"}
-        ),
+        )
+        | {"minProperties": 1},
         "resources": _closed(requests={"$ref": "#/definitions/amounts"}, limits={"$ref": "#/definitions/amounts"}),
         "amounts": {"type": "object", "additionalProperties": {"$ref": "#/definitions/quantity"}},
         "rollout": _closed(maxSurge={"type": ["integer", "string"]}, maxUnavailable={"type": ["integer", "string"]}),

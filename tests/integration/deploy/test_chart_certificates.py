@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from scripts.chart.rendering import NO_RENDERER, has_renderer
+from scripts.chart.rendering import NO_RENDERER, RenderError, has_renderer
 from stratos.common.tls.identity import Identity, PeerRole
 from tests.support.kube.chart_objects import Object, container, kinds, one, pod_spec, pods, variables
-from tests.support.kube.chart_rendering import checked
+from tests.support.kube.chart_rendering import checked, rendered
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
 GRPC_PORT = 9000
@@ -116,3 +116,20 @@ def test_the_api_over_tls() -> None:
 def test_without_mtls_there_is_nothing_of_it() -> None:
     found = checked({"mtls": {"enabled": False}, **NO_METRICS_API})
     assert [o for o in found if "tls" in json.dumps(o)] == []
+
+
+@pytest.mark.parametrize(
+    ("job", "refusal"),
+    [
+        ({"lifetimeDays": 2}, r"mtls\.job\.lifetimeDays: is 2, and must be 3 or more where overlapSeconds is 86400"),
+        ({"caLifetimeDays": 14}, r"mtls\.job\.caLifetimeDays: is 14, and must be 15 or more"),
+        ({"lifetimeDays": 1, "caLifetimeDays": 5, "overlapSeconds": 28800}, ""),
+    ],
+)
+def test_certificates_that_would_end_before_others_are_there_are_refused(job: dict[str, int], refusal: str) -> None:
+    if not refusal:
+        assert kinds(rendered({"mtls": {"job": job}}), "CronJob")
+        return
+    with pytest.raises(RenderError, match=refusal):
+        rendered({"mtls": {"job": job}})
+    assert rendered({"mtls": {"job": job, "source": "secrets"}})

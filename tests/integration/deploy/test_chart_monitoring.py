@@ -101,3 +101,14 @@ def test_alerts_may_be_left_out_and_have_other_thresholds() -> None:
     assert not [rule for group in groups for rule in group["rules"] if "record" in rule and "labels" in rule]
     with pytest.raises(RenderError, match="there is no alert StratosTypo"):
         rendered({"monitoring": {"rules": {"enabled": True, "overrides": {"StratosTypo": {"for": "1h"}}}}})
+
+
+@pytest.mark.parametrize("service", ["gateway", "decodeWorker"])
+def test_traces_that_no_policy_lets_out_are_refused(service: str) -> None:
+    """The defect: a collector was named, and its edge stayed closed without a word."""
+    values = {service: {"config": {"otlpEndpoint": "http://collector.monitoring:4317"}}}
+    with pytest.raises(RenderError, match=rf"networkPolicies\.otlp: must name the peers of {service}\.config"):
+        rendered(values)
+    assert rendered({**values, "networkPolicies": {"enabled": False}})
+    assert rendered({**values, "networkPolicies": {"otlp": PROMETHEUS["metricsClients"]}})
+    assert rendered({service: {"config": {"otlpEndpoint": "http://localhost:4317"}}}), "a container beside it"

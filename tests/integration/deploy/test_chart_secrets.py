@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scripts.chart.rendering import CHART, NO_RENDERER, has_renderer, render
+from scripts.chart.rendering import CHART, NO_RENDERER, RenderError, has_renderer, render
 from tests.support.kube.chart_rendering import SERVED_HERE, said_by
 
 pytestmark = pytest.mark.skipif(not has_renderer(), reason=NO_RENDERER)
@@ -88,3 +88,19 @@ def test_pods_of_every_component_that_reads_a_secret_carry_its_digest(tmp_path: 
     readers = {"gateway", "lora-registry", "prefill-worker", "decode-worker", "redis", "object-store"}
     assert {component for component, digest in before.items() if digest} == readers
     assert {component for component, digest in after.items() if digest != before[component]} == readers
+
+
+def test_who_may_look_at_one_namespace_alone_is_told_of_a_missing_secret(tmp_path: Path) -> None:
+    """The defect: Helm asked for another namespace first, which an administrator of one is refused."""
+    chart = Path(shutil.copytree(CHART, tmp_path / CHART.name))
+    file = chart / "templates" / "_check.tpl"
+    text = file.read_text()
+    for asked, answer in (
+        ("""(lookup "v1" "Namespace" "" .Release.Namespace)""", """(dict "kind" "Namespace")"""),
+        ("""(lookup "v1" "Namespace" "" "kube-system")""", """(fail "kube-system is forbidden")"""),
+    ):
+        assert text.count(asked) == 1
+        text = text.replace(asked, answer)
+    file.write_text(text)
+    with pytest.raises(RenderError, match=r"credentials\.existingSecret: there is no Secret keys"):
+        render({**SERVED_HERE, "credentials": OWN["credentials"]}, chart=chart)

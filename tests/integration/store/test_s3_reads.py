@@ -62,7 +62,7 @@ class PlainServer(socketserver.ThreadingTCPServer):
 
 
 @contextmanager
-def served(**traits: object) -> Iterator[S3Store]:
+def served(region: str = "", **traits: object) -> Iterator[S3Store]:
     """A store on a server with such traits."""
     handler = type("Handler", (PlainS3,), traits)
     with pytest.MonkeyPatch.context() as patch, PlainServer(("127.0.0.1", 0), handler) as server:
@@ -71,7 +71,8 @@ def served(**traits: object) -> Iterator[S3Store]:
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}"
-        yield S3Store("bucket", "", ObjectStoreConfig(url="s3://bucket", s3_endpoint_url=url), 1)
+        config = ObjectStoreConfig(url="s3://bucket", s3_endpoint_url=url, s3_region=region)
+        yield S3Store("bucket", "", config, 1)
         server.shutdown()
 
 
@@ -106,3 +107,26 @@ async def test_a_server_that_never_answers_is_asked_twice_and_no_more() -> None:
     with served(do_GET=hang_up) as store, pytest.raises(DependencyDown, match="Connection was closed"):
         await store.read("key", 0, 100)
     assert asked == ["/bucket/key"] * 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "variable", "expected"),
+    [("", None, "us-east-1"), ("", "fr-par", "fr-par"), ("eu-central-1", "fr-par", "eu-central-1")],
+)
+async def test_requests_are_signed_for_the_region_that_settings_or_else_the_environment_name(
+    setting: str, variable: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The defect: commands, which have no such setting, signed for us-east-1 whatever the environment said."""
+    signed: list[str] = []
+
+    def note(handler: PlainS3) -> None:
+        signed.append(handler.headers["Authorization"])
+        PlainS3.do_GET(handler)
+
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("AWS_DEFAULT_REGION", variable)
+    with served(setting, do_GET=note) as store:
+        assert await store.read("key", 0, 10) == CONTENT[:10]
+    (authorization,) = signed
+    assert f"/{expected}/s3/aws4_request" in authorization

@@ -74,15 +74,17 @@ STORE_PROOFS: dict[str, Proof] = {
             'kube_job_failed{namespace="ns", job_name="r-certificates-29", condition="true"}': "1+0x15",
             'kube_job_owner{namespace="ns", job_name="r-certificates-29", owner_kind="CronJob"}': "1+0x15",
             'kube_job_failed{namespace="ns", job_name="somebody-elses", condition="true"}': "1+0x15",
-            'kube_job_failed{namespace="ns", job_name="r-model-m-0123456789", condition="true"}': "_x20 1+0x5 _x10",
-            'kube_job_failed{namespace="ns", job_name="r-model-o-0123456789", condition="true"}': "1+0x40",
-            'kube_job_owner{namespace="ns", job_name="r-model-o-0123456789", owner_kind="Model"}': "1+0x40",
+            # One that records a model, of the release; of a Model, whose status says it; of others.
+            'kube_job_failed{namespace="ns", job_name="r-model-base-0123456789", condition="true"}': "_x20 1+0x5 _x10",
+            'kube_job_failed{namespace="ns", job_name="r-model-chat-0123456789", condition="true"}': "1+0x35",
+            'kube_job_owner{namespace="ns", job_name="r-model-chat-0123456789", owner_kind="Model"}': "1+0x35",
+            'kube_job_failed{namespace="ns", job_name="train-model-7", condition="true"}': "1+0x35",
         }
         | HERE,
         fires_at=3,
         resolved_at=12,
-        also=((23, {"namespace": "ns", "job_name": "r-model-m-0123456789"}),),
         labels={"namespace": "ns", "job_name": "r-init-store-0a1b"},
+        also=((23, {"namespace": "ns", "job_name": "r-model-base-0123456789"}),),
     ),
     "StratosCronJobFails": Proof(  # due every hour: the first three runs fail
         series={

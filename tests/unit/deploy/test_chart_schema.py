@@ -87,6 +87,10 @@ def test_what_the_chart_decides_itself_is_a_setting() -> None:
         ("decodeWorker.resources.limits", {"memory": "lots"}),
         ("fullnameOverride", "x" * 54),
         ("networkPolicies.nodes", ["anywhere"]),
+        ("networkPolicies.gatewayClients", [{}]),
+        ("serviceAccounts.components", {"decodeWorker": {}}),
+        ("backup.objectStoreUrl", "file:///copies"),
+        ("decodeWorker.resources.limits", {"memory": "512ki"}),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_path(path: str, value: Any) -> None:
@@ -97,6 +101,12 @@ def test_a_wrong_value_is_refused_by_its_path(path: str, value: Any) -> None:
 
 def test_a_pool_of_a_model_takes_what_its_defaults_take() -> None:
     assert refusals({"models.0.decode": {"replicas": 4, "config": {"scheduler": {"maxNumSeqs": 8}}, "floor": 3}}) == []
+
+
+def test_amounts_may_be_written_as_kubernetes_takes_them() -> None:
+    for amount in (2, 0.5, "0.5", "500m", "524288Ki", "2G", "1.5Gi", "1E3", "1k"):
+        assert refusals({"decodeWorker.resources.limits": {"memory": amount}}) == []
+    assert refusals({"decodeWorker.resources.limits": {"memory": -1}})
 
 
 def test_an_empty_default_must_say_what_it_holds() -> None:

@@ -24,7 +24,7 @@ def test_blocks_use_no_other_variables_than_the_text_names() -> None:
         assert used <= {
             "NAMESPACE", "TAG", "HELM_ARGS", "BACKUP", "PORT",
             "STRATOS_LORA_REGISTRY_REDIS_URL", "STRATOS_LORA_REGISTRY_OBJECT_STORE__URL",
-            "STRATOS_LORA_REGISTRY_OBJECT_STORE__S3_ENDPOINT_URL",
+            "STRATOS_LORA_REGISTRY_OBJECT_STORE__S3_ENDPOINT_URL", "STRATOS_LORA_REGISTRY_RECORDS__PREFIX",
         }, name  # fmt: skip
 
 

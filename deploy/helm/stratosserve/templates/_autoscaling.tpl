@@ -156,7 +156,7 @@ autoscaling.metricsApi.owner: no cluster answers here, so whether another serves
 {{- $isAsked := false -}}
 {{- $found := dict -}}
 {{- if include "stratos.hasMetricsApi" . -}}
-{{- $isAsked = not (empty (lookup "v1" "Namespace" "" "kube-system")) -}}
+{{- $isAsked = not (empty (include "stratos.asksCluster" .)) -}}
 {{- $found = lookup "apiregistration.k8s.io/v1" "APIService" "" (include "stratos.metricsApiName" .) -}}
 {{- end -}}
 {{- with include "stratos.metricsApiRefusal" (dict "root" . "isAsked" $isAsked "found" $found) | trim }}{{ fail . }}{{ end -}}

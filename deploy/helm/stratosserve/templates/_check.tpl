@@ -77,6 +77,7 @@
 {{- if and (include "stratos.hasRedisTls" .) (not .Values.mtls.enabled) -}}
 {{- fail "redis.tls.enabled: its certificate is one of mtls, which is off" -}}
 {{- end -}}
+{{- if include "stratos.hasCertificateJob" . }}{{ include "stratos.checkLifetimes" . }}{{ end -}}
 {{- if and .Values.mtls.enabled (eq .Values.mtls.source "secrets") -}}
 {{- range concat (list "gateway" "router" "prefill-worker" "decode-worker" "lora-registry" "autoscaler") (ternary (list "redis") list (not (empty (include "stratos.hasRedisTls" .)))) -}}
 {{- include "stratos.checkSecret" (dict "root" $ "where" "mtls.secretPrefix" "name" (printf "%s-%s" (include "stratos.tlsPrefix" $) .) "keys" (list "tls.crt" "tls.key" "ca.crt")) -}}
@@ -92,6 +93,11 @@
 {{- if gt $needed $places }}{{ fail (printf "gateway.config.modelRecords.maxModels: is %d; models has %d entries, whose revisions need %d" $places (len .Values.models) $needed) }}{{ end -}}
 {{- end }}
 
+{{/* Whether a cluster is asked. Who may install into one namespace alone may look at no other, and one that Helm is to make is not there yet. */}}
+{{- define "stratos.asksCluster" -}}
+{{- if or (lookup "v1" "Namespace" "" .Release.Namespace) (lookup "v1" "Namespace" "" "kube-system") }}yes{{ end -}}
+{{- end }}
+
 {{/* A Secret that the values name must be there, with its keys, when a cluster is asked: dict root, where, name, keys. */}}
 {{- define "stratos.checkSecret" -}}
 {{- include "stratos.checkNamed" (merge (dict "kind" "Secret") .) -}}
@@ -99,7 +105,7 @@
 
 {{/* The same of a kind: dict root, kind, where, name, keys. */}}
 {{- define "stratos.checkNamed" -}}
-{{- if lookup "v1" "Namespace" "" "kube-system" -}}
+{{- if include "stratos.asksCluster" .root -}}
 {{- $found := lookup "v1" .kind .root.Release.Namespace .name -}}
 {{- if not $found }}{{ fail (printf "%s: there is no %s %s in namespace %s" .where .kind .name .root.Release.Namespace) }}{{ end -}}
 {{- range .keys -}}
@@ -108,12 +114,27 @@
 {{- end -}}
 {{- end }}
 
-{{/* Servers outside that settings of the gateways name are reached by edges that are closed until a peer is named. */}}
+{{/* Servers outside that settings name are reached by edges that are closed until a peer is named. */}}
 {{- define "stratos.checkEdges" -}}
 {{- $config := .Values.gateway.config -}}
 {{- $named := dict "overflow" (list "overflow.url" ($config.overflow).url) "classifier" (list "policies.classifierUrl" ($config.policies).classifierUrl) -}}
 {{- range $edge, $setting := $named -}}
 {{- if and (index $setting 1) (empty (get $.Values.networkPolicies $edge)) }}{{ fail (printf "networkPolicies.%s: must name the peers of gateway.config.%s, to which no edge is open without" $edge (index $setting 0)) }}{{ end -}}
+{{- end -}}
+{{- range $service := list "gateway" "router" "prefillWorker" "decodeWorker" "loraRegistry" "autoscaler" -}}
+{{- $endpoint := ((get $.Values $service).config).otlpEndpoint | default "" -}}
+{{- $isInPod := regexMatch "^(https?://)?(localhost|127\\.|\\[::1\\])" $endpoint -}}
+{{- if and $endpoint (not $isInPod) (empty $.Values.networkPolicies.otlp) }}{{ fail (printf "networkPolicies.otlp: must name the peers of %s.config.otlpEndpoint, to which no edge is open without" $service) }}{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Runs are less than overlapSeconds apart. A certificate is renewed when a third of its life is left; a CA's successor is announced when
+     a fifth is, signs in a run an overlap later, and all that has to happen before the CA ends. */}}
+{{- define "stratos.checkLifetimes" -}}
+{{- $job := .Values.mtls.job -}}
+{{- range $name, $overlaps := dict "lifetimeDays" 3 "caLifetimeDays" 15 -}}
+{{- $least := divf (mul $overlaps (int $job.overlapSeconds)) 86400 -}}
+{{- if lt (float64 (get $job $name)) $least }}{{ fail (printf "mtls.job.%s: is %d, and must be %v or more where overlapSeconds is %d, or certificates end before others are there" $name (int (get $job $name)) $least (int $job.overlapSeconds)) }}{{ end -}}
 {{- end -}}
 {{- end }}
 

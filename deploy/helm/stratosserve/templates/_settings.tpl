@@ -115,12 +115,16 @@ http://{{ include "stratos.name" (list . "object-store") }}:{{ .Values.ports.obj
 {{- end -}}
 {{- end }}
 
+{{/* What boto3 reads itself: keys, and the region, for which the commands of jobs and of the toolbox have no option. */}}
 {{- define "stratos.s3Credentials" -}}
 {{- if include "stratos.hasOwnObjects" . }}
 - {name: AWS_ACCESS_KEY_ID, value: stratos}
 - name: AWS_SECRET_ACCESS_KEY
   valueFrom:
     secretKeyRef: {name: {{ include "stratos.credentials" . }}, key: object-store-key}
+{{- end }}
+{{- with .Values.objectStore.s3.region }}
+- {name: AWS_DEFAULT_REGION, value: {{ . | quote }}}
 {{- end }}
 {{- with .Values.objectStore.s3.credentialsSecret }}
 {{- range (list "AWS_ACCESS_KEY_ID" "AWS_SECRET_ACCESS_KEY") }}
@@ -170,6 +174,10 @@ http://{{ include "stratos.name" (list . "object-store") }}:{{ .Values.ports.obj
 {{- $_ := set $config "endpointLagS" 1 -}}
 {{- $_ := set $config "drainTimeoutS" 30 -}}
 {{- $_ := set $config "registrar" (dict "reservedNames" (list (include "stratos.servedName" (first $root.Values.models))) "workFolder" "/tmp") -}}
+{{- /* One store has one head of its keys. */ -}}
+{{- with (($root.Values.gateway.config).records).prefix -}}
+{{- $_ := set $config "records" (dict "prefix" .) -}}
+{{- end -}}
 {{- else if eq .service "autoscaler" -}}
 {{- $_ := set $config "drainTimeoutS" 5 -}}
 {{- $_ := set $config "routerAddresses" (list $router) -}}

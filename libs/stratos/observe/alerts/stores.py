@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from stratos.observe.alerts.alert import ACTIVE, Alert
 
-JOBS = ".+-((credentials|certificates|init-store|declaration)-.+|(models|model-.+)-[0-9a-f]{10})"
+JOBS = ".+-((credentials|certificates|init-store|declaration)-.+|models?-(.+-)?[0-9a-f]{10})"
+"""Names of a release's jobs; those of models end in a digest, as jobs of others seldom do."""
 OURS = (
     ' and on (namespace) label_replace(group by (release) (up{release!=""}), "namespace", "$1", "release", "(.+)/.+")'
 )
@@ -165,9 +166,10 @@ STORE_ALERTS = (
         ' unless on (namespace, job_name) kube_job_owner{owner_kind=~"CronJob|Model"}) == 1' + OURS,
         lasting="1m",
         summary="A job of a release has failed.",
-        meaning="It makes the credentials or certificates, sets the store up, records a model, or applies the "
-        "declaration; what needs it waits. A model that is not recorded is a 404, or goes on as it was. The job goes a "
-        "day after its end, or with the next version. Needs kube-state-metrics.",
+        meaning="It makes the credentials or certificates, sets the store up, applies the declaration, or tells "
+        "gateways of models (`NAME-model-ENTRY-`, `NAME-models-`); what needs it waits. A model without its record is "
+        "a 404, and workers of a changed source without one get no request. The job goes a day after its end, or with "
+        "the next version. Needs kube-state-metrics.",
         check=("`kubectl logs job/NAME`, `kubectl describe job NAME`.",),
         act=("Mend what the log says, and install the same version again after `kubectl delete job NAME`.",),
     ),
@@ -224,7 +226,7 @@ STORE_ALERTS = (
         meaning="Certificates are renewed long before; that one is not, so the renewal does not work.",
         check=(
             "`kubectl get cronjobs,jobs`, or cert-manager's Certificate objects.",
-            "`stratos certificates check FOLDER --domain DOMAIN`: what is wrong with the files of a folder.",
+            "Log of the last job: it says when the next certificate expires.",
         ),
         act=("Run the renewal by hand (docs/operations.md, Certificates) and mend what stopped it.",),
     ),

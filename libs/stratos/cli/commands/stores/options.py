@@ -26,9 +26,17 @@ S3Option = Annotated[
     str,
     typer.Option("--s3-endpoint", envvar="STRATOS_S3_ENDPOINT", help="Address of an S3 service that is not AWS."),
 ]
-PrefixOption = Annotated[str, typer.Option("--prefix", help="Head of the keys in Redis, as the services have it.")]
+PrefixOption = Annotated[
+    str,
+    typer.Option(
+        "--prefix", envvar="STRATOS_RECORDS_PREFIX", help="Head of the keys in Redis, as the services have it."
+    ),
+]
 BackupsOption = Annotated[
-    str, typer.Option("--backups", help="Object store of the backups; default: the platform's own.")
+    str,
+    typer.Option(
+        "--backups", envvar="STRATOS_BACKUPS", help="Object store of the backups; default: the platform's own."
+    ),
 ]
 
 
