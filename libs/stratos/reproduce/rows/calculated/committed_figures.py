@@ -16,7 +16,8 @@ from stratos.reproduce.record.claim import QuotedClaim, at_most, between, exactl
 from stratos.reproduce.record.conditions import RowConditions
 from stratos.reproduce.record.result import ResultTable, RowResult
 
-QUALITY, DRAFTS, SCHEMES = "quality-2core-cpu.json", "speculation-k-2core-cpu.json", "quantised-epyc-two-threads-2core-cpu.json"
+QUALITY, DRAFTS = "quality-2core-cpu.json", "speculation-k-2core-cpu.json"
+SCHEMES = "quantised-epyc-two-threads-2core-cpu.json"
 LADDERS = ("open-streams-*.json", "open-requests-*.json")
 LOSSES = (
     (at_most("3.8", "fp8 costs less than 0.5 % of perplexity", 0.005), "fp8-rtn"),
