@@ -12,11 +12,13 @@ from stratos.cli.local.running import list_processes
 from stratos.common.errors import DependencyDown, NotFound
 from stratos.common.tls.identity import PeerRole
 from stratos.common.tls.settings import TlsConfig
+from stratos.core.gateway_load import TTFT_BOUNDS_S
 from stratos.pki.local import dial_as, dialer_of
 from stratos.rpc.clients.channel import translate_errors
 from stratos.rpc.clients.dialer import Dialer
 
 TIMEOUT_S = 5.0
+LONGEST_TTFT_MS = 1000 * TTFT_BOUNDS_S[-1]
 TRIES = 8
 """A Service leads to any replica; the one that acts has the decisions."""
 
@@ -98,7 +100,7 @@ def _decision_json(decision: autoscaler_pb2.Decision, now: datetime.datetime) ->
             "num_draining": inputs.num_draining,
             "backlog": inputs.backlog,
             "utilisation": round(inputs.utilisation, 3),
-            "ttft_p95_ms": round(inputs.ttft_p95_ms) if inputs.HasField("ttft_p95_ms") else None,
+            "ttft_p95_ms": round(_ttft_ms(inputs)) if inputs.HasField("ttft_p95_ms") else None,
             "is_partial": inputs.is_partial,
         },
     }
@@ -128,9 +130,15 @@ def _inputs_text(decision: autoscaler_pb2.Decision) -> str:
     states = {"live": inputs.num_live, "out": inputs.num_out, "starting": inputs.num_starting}
     workers = ", ".join(f"{count} {state}" for state, count in states.items() if count) or "no worker"
     leaving = f", {inputs.num_draining} draining" if inputs.num_draining else ""
-    ttft = f", TTFT p95 {inputs.ttft_p95_ms:.0f} ms" if inputs.HasField("ttft_p95_ms") else ""
+    more = "at least " * (inputs.ttft_p95_ms > LONGEST_TTFT_MS)
+    ttft = f", TTFT p95 {more}{_ttft_ms(inputs):.0f} ms" if inputs.HasField("ttft_p95_ms") else ""
     partial = ", a router is missing" if inputs.is_partial else ""
     return f"{workers}{leaving}; {inputs.backlog} waiting, {inputs.utilisation:.0%} in use{ttft}{partial}"
+
+
+def _ttft_ms(inputs: autoscaler_pb2.Inputs) -> float:
+    """The percentile; what is beyond all counts is infinite, and is told as the last of their bounds."""
+    return min(inputs.ttft_p95_ms, LONGEST_TTFT_MS)
 
 
 def _at(now: datetime.datetime, age_ms: int) -> str:

@@ -95,20 +95,20 @@ class PoolPlanner:
 
     def _repair(self, pool: PoolObservation, now: float) -> PlanningDecision | None:
         """Back into [min, max] first."""
-        config, num_present = self._config, len(pool.staying) + pool.num_starting
+        config, num_present = self._config, pool.num_present
         if num_present >= config.min_workers:
             self._missing_since = None
         elif self._missing_since is None:
             self._missing_since = now
         if self._missing_since is not None and now - self._missing_since >= config.planner.confirm_s:
-            return self._start(config.min_workers, num_present, Reason.BELOW_MIN, now)
+            return self._start(pool, config.min_workers, num_present, Reason.BELOW_MIN, now)
         if len(pool.drainable) > config.max_workers and not pool.is_partial:
             return self._drain(pool, config.max_workers, Reason.ABOVE_MAX, now)
         return None
 
     def _grow(self, pool: PoolObservation, load: Load, now: float) -> PlanningDecision | None:
         """More at once, when the load requires it."""
-        config, num_present = self._config, len(pool.staying) + pool.num_starting
+        config, num_present = self._config, pool.num_present
         reason = pressure(load, config.planner)
         if not num_present and load.backlog:
             reason = Reason.QUEUE  # the first worker of a pool at zero comes for the first request
@@ -116,7 +116,7 @@ class PoolPlanner:
             return None  # answers from before the last start are still in the percentile
         if reason is None:
             return None
-        if num_present >= config.max_workers:
+        if pool.size >= config.max_workers:
             return self._hold(Reason.AT_MAX, desired=config.max_workers, blocked=reason)
         if pool.num_starting:
             return self._hold(Reason.STARTING, blocked=reason)
@@ -125,7 +125,7 @@ class PoolPlanner:
         if now - self._last_up < config.planner.cooldown_up_s:
             return self._hold(Reason.COOLDOWN, blocked=reason)
         num_usable = sum(worker.is_live for worker in pool.staying)
-        return self._start(max(num_wanted(pool, config), num_usable + 1), num_usable, reason, now, num_present)
+        return self._start(pool, max(num_wanted(pool, config), num_usable + 1), num_usable, reason, now)
 
     def _shrink(self, pool: PoolObservation, now: float) -> PlanningDecision:
         """One less, when that has been enough for the whole window."""
@@ -139,16 +139,17 @@ class PoolPlanner:
             return self._hold(Reason.STABILISING, desired=num_staying, blocked=Reason.QUIET)
         return self._drain(pool, num_staying - 1, Reason.QUIET, now)
 
-    def _start(
-        self, wanted: int, supply: int, reason: Reason, now: float, num_present: int | None = None
-    ) -> PlanningDecision:
+    def _start(self, pool: PoolObservation, wanted: int, supply: int, reason: Reason, now: float) -> PlanningDecision:
         config = self._config
         if now < self._no_start_before:
             return self._hold(Reason.START_FAILED, blocked=reason)
-        present = supply if num_present is None else num_present
-        count = min(wanted - supply, config.max_workers - present, config.planner.max_step_up)
+        room = config.max_workers - pool.size  # those that never came up are there, too
+        if room <= 0:
+            return self._hold(Reason.AT_MAX, blocked=reason)
+        count = min(wanted - supply, room, config.planner.max_step_up)
         self._last_up = now
-        return PlanningDecision(direction=Direction.UP, reason=reason, desired=present + count, num_start=count)
+        desired = pool.num_present + count
+        return PlanningDecision(direction=Direction.UP, reason=reason, desired=desired, num_start=count)
 
     def _drain(self, pool: PoolObservation, desired: int, reason: Reason, now: float) -> PlanningDecision:
         if pool.num_leaving or len(pool.staying) < len(pool.workers):

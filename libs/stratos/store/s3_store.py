@@ -1,4 +1,8 @@
-"""S3, or a server that speaks it, as object store. boto3 blocks, so each call runs in a thread."""
+"""S3, or a server that speaks it, as object store.
+
+boto3 blocks, so each call runs in a thread of the store's own.  Those of the event loop encode prompts and resolve
+names: a server that is there and does not answer would take all of them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,9 @@ import errno
 import io
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -21,7 +27,7 @@ from stratos.store.settings import ObjectStoreConfig
 
 _CHUNK_BYTES = 1 << 20
 NUM_CONNECTIONS = 32
-"""Connections that are kept, at most: as many as threads of an event loop."""
+"""Calls at a time, and connections that are kept, at most."""
 _MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
 _BEHIND_THE_END = frozenset({"416", "InvalidRange"})
 P = ParamSpec("P")
@@ -45,6 +51,7 @@ class S3Store(ObjectStore):
         self._num_attempts = num_attempts
         self._client: Any = None
         self._client_lock = asyncio.Lock()
+        self._threads = ThreadPoolExecutor(NUM_CONNECTIONS, "s3")
 
     async def list_folder(self, folder: str) -> list[ObjectInfo]:
         """Objects below ``folder``."""
@@ -72,22 +79,25 @@ class S3Store(ObjectStore):
 
     async def close(self) -> None:
         if self._client is not None:
-            await asyncio.to_thread(self._client.close)
+            await self._in_thread(self._client.close)
 
     async def open(self) -> None:
         """Read boto3's data files, for a second or more of the interpreter's time; nothing is contacted."""
         async with self._client_lock:
             if self._client is None:
-                self._client = await asyncio.to_thread(self._open_client)
+                self._client = await self._in_thread(self._open_client)
+
+    async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *args, **kwargs))
 
     async def _call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         await self.open()
         try:
             try:
-                return await asyncio.to_thread(work, *args, **kwargs)
+                return await self._in_thread(work, *args, **kwargs)
             except ConnectionClosedError:
                 # A server may end a kept connection just when it is used again: that is no attempt, and costs no time.
-                return await asyncio.to_thread(work, *args, **kwargs)
+                return await self._in_thread(work, *args, **kwargs)
         except (BotoCoreError, ClientError, OSError) as error:
             raise self._explain(error, str(args[0])) from error
 
@@ -146,7 +156,7 @@ class S3Store(ObjectStore):
         try:
             answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key, Range=where)
         except ClientError as error:
-            if error.response.get("Error", {}).get("Code") not in _BEHIND_THE_END:
+            if _code(error) not in _BEHIND_THE_END:
                 raise
             return b""
         # A server that knows no ranges answers with the whole, from its first byte on.
@@ -166,18 +176,26 @@ class S3Store(ObjectStore):
             self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=file)
 
     def _delete(self, key: str) -> None:
-        self._client.delete_object(Bucket=self._bucket, Key=self._prefix + key)
+        try:
+            self._client.delete_object(Bucket=self._bucket, Key=self._prefix + key)
+        except ClientError as error:  # Amazon says nothing of an object that is not there; Google does
+            if _code(error) not in _MISSING:
+                raise
 
     def _explain(self, error: BotoCoreError | ClientError | OSError, key: str) -> StratosError:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             return DependencyDown(f"no disk space is left for {key!r}: free some, or point the cache to another disk")
-        code = error.response.get("Error", {}).get("Code", "") if isinstance(error, ClientError) else ""
+        code = _code(error) if isinstance(error, ClientError) else ""
         if code in _MISSING:
             return NotFound(f"the object store has no object {key!r}")
         where = f"S3 bucket {self._bucket!r}"
         if code == "NoSuchBucket":
             return DependencyDown(f"the {where} does not exist; correct object_store_url")
         return DependencyDown(f"the {where} does not serve {key!r}: {code or error}")
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
 
 
 def _by_key(objects: Iterable[ObjectInfo]) -> list[ObjectInfo]:

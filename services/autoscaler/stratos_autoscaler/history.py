@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from stratos.planning.observation import PoolObservation
@@ -28,7 +29,7 @@ class HistoryEntry:
 
 
 class History:
-    """A ring; time is an argument."""
+    """A ring, and the last entry of each pool; time is an argument."""
 
     def __init__(self) -> None:
         self._entries: deque[HistoryEntry] = deque(maxlen=MAX_ENTRIES)
@@ -47,9 +48,15 @@ class History:
         self._entries.append(entry)
         self._open[key] = entry
 
+    def keep_open(self, keys: Collection[PoolKey]) -> None:
+        """Forget what holds of other pools: they are gone."""
+        self._open = {key: entry for key, entry in self._open.items() if key in keys}
+
     def entries(self, most: int = 0) -> list[HistoryEntry]:
-        """The newest, at most so many; 0 means all. In the order in which they began."""
-        return list(self._entries)[-most:]
+        """The newest, at most so many; 0 means all. In the order in which they were taken last."""
+        # A pool that is calm while another one changes its mind a thousand times has left the ring.
+        found = {id(entry): entry for entry in (*self._open.values(), *self._entries)}
+        return sorted(found.values(), key=lambda entry: (entry.last_s, entry.first_s))[-most:]
 
 
 def _is_same(one: PlanningDecision, other: PlanningDecision) -> bool:

@@ -72,13 +72,14 @@ class ManagedPool:
         """The pool, as routers and the backend see it."""
         shown, key = shown_workers(found), self.key
         own = [worker for worker in workers if _is_of(worker, key)]
+        aside = {worker.ref.worker_id for worker in found.fleet.workers if worker.is_spare or worker.is_spot}
         is_starting = [worker.is_starting and worker.worker_id not in shown for worker in own]
         return observe(
             _without_unnamed(found.fleet, workers),
             key,
             models={worker.worker_id: worker.model_digest or key.model_digest for worker in own},
             owned={worker.worker_id for worker in own},
-            num_owned=sum(not worker.is_draining for worker in own),
+            num_owned=sum(not worker.is_draining and worker.worker_id not in aside for worker in own),
             num_starting=max(len(self.starts), sum(is_starting)),
             num_leaving=sum(worker.is_draining and worker.worker_id not in shown for worker in own),
             is_partial=found.num_missing > 0,

@@ -188,6 +188,7 @@ class Scaler:
                 start.task.cancel()
         self._bounds = tuple(bounds)
         self._digests.follow(self._bounds)
+        self.history.keep_open({pool.key for pool in bounds})
         zeros = _zero_planners(self._pools)
         self._zeros = {model: self._zeros.get(model, planner) for model, planner in zeros.items()}
         self._metrics.forget_pools()

@@ -15,7 +15,9 @@ import asyncio
 import logging
 from dataclasses import dataclass, replace
 
-from stratos.common.errors import BadRequest, DependencyDown, ModelNotFound, NotFound
+from redis.exceptions import RedisError
+
+from stratos.common.errors import BadRequest, DependencyDown, ModelNotFound, NotFound, StratosError
 from stratos.core.adapter import Adapter, AdapterVersion
 from stratos.store.records.audit import AuditEntry, shown_value
 from stratos.store.records.manifest import IN_MANIFEST, ManifestStore
@@ -59,15 +61,19 @@ class AdapterCatalogue:
         self._store_id = ""
         self._checked_revision = -1
 
-    async def check(self) -> None:
+    async def check(self) -> int:
         """Ask for a sign of life, and whether this is the store that this registry works with.
+
+        Returns:
+            Its time in microseconds, which is behind no change of it: after a failover the clock may be.
 
         Raises:
             DependencyDown: Redis does not answer, has no marker, or holds another store.
             BadRequest: it cannot hold records.
         """
         await self._records.check_server()
-        await self._records.require_marker(self._store_id)
+        marker = await self._records.require_marker(self._store_id)
+        return max(await self._records.now_us(), marker.revision)
 
     async def begin(self, tenant: str) -> BegunRegistration:
         """Begin a registration for a tenant; "" is all of them.
@@ -80,8 +86,7 @@ class AdapterCatalogue:
             found = (await self._records.require_marker()).store_id
             manifest = await self._manifests.read()
             self._store_id = manifest.store_id if manifest is not None else found
-        await self.check()
-        return BegunRegistration(await self._records.now_us(), await self._owner(tenant))
+        return BegunRegistration(await self.check(), await self._owner(tenant))
 
     async def check_name(self, name: str) -> None:
         """Refuse the name of a base model or an alias that a record has; it would hide the adapter.
@@ -135,8 +140,7 @@ class AdapterCatalogue:
         Raises:
             ModelNotFound: the tenant owns no adapter of that name.
         """
-        await self.check()
-        record_id, began, owner = adapter_id(tenant, name), await self._records.now_us(), await self._owner(tenant)
+        record_id, began, owner = adapter_id(tenant, name), await self.check(), await self._owner(tenant)
         while True:
             text, old = await self._look_up(record_id)
             if text is None or (old is not None and old.is_deleted):
@@ -156,19 +160,20 @@ class AdapterCatalogue:
             try:
                 await self.check_manifest()
                 problem = ""
-            except DependencyDown as error:
+            except (StratosError, RedisError) as error:  # such as rights of its user that were taken away
                 if not problem:
                     _log.warning("the manifest of adapters is not checked: %s", error)
                 problem = str(error)
             await asyncio.sleep(_CHECK_S)
 
     async def check_manifest(self) -> None:
-        """Compare the manifest with Redis, if anything has changed since the last time."""
+        """Compare the manifest with Redis, if anything has changed since it was found to have all of it."""
         marker = await self._records.require_marker(self._store_id)
         if marker.revision == self._checked_revision:
             return
-        await self._manifests.add(marker.store_id, await self._records.records(*IN_MANIFEST))
-        self._checked_revision = marker.revision
+        manifest = await self._manifests.add(marker.store_id, await self._records.records(*IN_MANIFEST))
+        if not manifest.has_grown:
+            self._checked_revision = marker.revision
 
     async def _look_up(self, record_id: str) -> tuple[str | None, Record | None]:
         text = await self._records.text_of(Kind.ADAPTER, record_id)

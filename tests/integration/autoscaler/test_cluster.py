@@ -173,6 +173,22 @@ async def test_a_backlog_raises_the_scale_once_until_its_pods_are_there(tmp_path
         await autoscaler.turn_until(lambda: replicas(cluster) == 6)
 
 
+async def test_pods_that_never_come_up_take_no_pool_beyond_its_maximum(tmp_path: Path) -> None:
+    """A model that cannot be loaded: each pod is given up in time, and one more would not come up either."""
+    async with cluster_of(tmp_path, decode=1) as (cluster, _, make):
+        autoscaler, num_turns = make(), 0
+        while num_turns < 10:
+            num_turns += replicas(cluster) >= 6
+            cluster.follow(is_ready=False)
+            for name, pod in cluster.pods.items():
+                pod["status"]["conditions"][0]["status"] = "False"
+                pod["metadata"]["creationTimestamp"] = "2020-01-01T00:00:00Z"
+                cluster.pods.changed(name)
+            await autoscaler.turn()
+        assert replicas(cluster) == 6
+        assert autoscaler.scaler.history.entries()[-1].decision.reason == "at_max"
+
+
 async def test_the_pod_with_the_least_work_is_drained_before_it_is_deleted(tmp_path: Path) -> None:
     async with cluster_of(tmp_path, decode=2) as (cluster, routers, make):
         worker = FakeWorker(make_status("x", WorkerRole.DECODE))

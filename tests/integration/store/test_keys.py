@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from stratos.common.errors import BadRequest, DependencyDown, InvalidApiKey, NotFound
+from stratos.common.errors import BadRequest, DependencyDown, InvalidApiKey, NotFound, PermissionDenied
 from stratos.core.tenancy.plan import BATCH, PREMIUM, STANDARD
 from stratos.store.keys import Peppers, mint_key, parse_key, with_checksum
 from stratos.store.records.followed_snapshot import SnapshotState
 from stratos.store.records.record import Kind
 from stratos.store.records.record_store import RecordStore
 from stratos.store.records.settings import RecordStoreConfig, SnapshotConfig
+from stratos.store.records.writer import RecordWriter
 from stratos.store.redis import open_redis
+from stratos.store.tenancy.tenant_store import TenantStore
 from tests.support.promises import Promised
 from tests.support.servers.record_stores import PEPPERS, MarkedStore, following, key_store, marked_store
 from tests.support.servers.redis_server import RedisServer
@@ -180,22 +182,46 @@ async def test_a_gateway_that_missed_changes_reads_everything(redis_url: str, tm
             assert gateway.follower.num_full_reads == reads + 1
 
 
+async def go_back(store: MarkedStore, before: Mapping[str, Mapping[str, str]]) -> None:
+    """Let Redis be as it was."""
+    pipe = store.redis.pipeline(transaction=True)
+    for name, fields in before.items():
+        pipe.delete(f"stratos:{name}").hset(f"stratos:{name}", mapping=dict(fields))
+    pipe.delete("stratos:changes")
+    await pipe.execute()
+
+
 async def test_a_redis_that_comes_back_older_revives_no_revoked_key(store: MarkedStore, redis_url: str) -> None:
     revoked, kept = [await store.keys.create_key("acme", name) for name in "ab"]
     async with following(redis_url) as gateway:
         before = {name: await store.redis.hgetall(f"stratos:{name}") for name in ("store", "tenant", "key")}
         await store.keys.revoke_key(parse_key(revoked))
         assert await gateway.follower.catch_up()
-        pipe = store.redis.pipeline(transaction=True)
-        for name, fields in before.items():
-            pipe.delete(f"stratos:{name}").hset(f"stratos:{name}", mapping=fields)
-        pipe.delete("stratos:changes")
-        await pipe.execute()
+        await go_back(store, before)
         await eventually(lambda: gateway.follower.num_full_reads > 1, "the older content is seen")
         await eventually(lambda: gateway.follower.is_following, "it is followed")
         with pytest.raises(InvalidApiKey):
             await gateway.keys.authenticate(revoked)
         await gateway.keys.authenticate(kept)
+
+
+async def test_a_suspension_after_a_failover_counts_where_the_clock_of_the_new_master_is_behind(
+    store: MarkedStore, redis_url: str
+) -> None:
+    """It lacks the last change of the tenant, whose version is a time to come by its own clock."""
+    key, tenants = await store.keys.create_key("acme", "a"), TenantStore(RecordWriter(store.records, actor="test"))
+    async with following(redis_url) as gateway:
+        before = {name: await store.redis.hgetall(f"stratos:{name}") for name in ("store", "tenant", "key")}
+        await store.redis.hincrby("stratos:store", "revision", 30_000_000)
+        await tenants.set_plan("acme", PREMIUM.name)
+        assert await gateway.follower.catch_up()
+        num_reads = gateway.follower.num_full_reads
+        await go_back(store, before)
+        await eventually(lambda: gateway.follower.num_full_reads > num_reads, "the older content is seen")
+        await tenants.suspend("acme", is_suspended=True)
+        assert await gateway.follower.catch_up()
+        with pytest.raises(PermissionDenied):
+            await gateway.keys.authenticate(key)
 
 
 @pytest.mark.parametrize(

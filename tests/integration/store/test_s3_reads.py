@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socketserver
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from stratos.common.errors import DependencyDown
+from stratos.common.errors import DependencyDown, NotFound
 from stratos.store.s3_store import S3Store
 from stratos.store.settings import ObjectStoreConfig
+from tests.support.waiting import eventually
 
 CONTENT = bytes(range(251)) * 4000
 
@@ -62,7 +65,7 @@ class PlainServer(socketserver.ThreadingTCPServer):
 
 
 @contextmanager
-def served(region: str = "", **traits: object) -> Iterator[S3Store]:
+def served(region: str = "", timeout_s: float = 2.0, **traits: object) -> Iterator[S3Store]:
     """A store on a server with such traits."""
     handler = type("Handler", (PlainS3,), traits)
     with pytest.MonkeyPatch.context() as patch, PlainServer(("127.0.0.1", 0), handler) as server:
@@ -71,7 +74,7 @@ def served(region: str = "", **traits: object) -> Iterator[S3Store]:
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}"
-        config = ObjectStoreConfig(url="s3://bucket", s3_endpoint_url=url, s3_region=region)
+        config = ObjectStoreConfig(url="s3://bucket", s3_endpoint_url=url, s3_region=region, timeout_s=timeout_s)
         yield S3Store("bucket", "", config, 1)
         server.shutdown()
 
@@ -130,3 +133,37 @@ async def test_requests_are_signed_for_the_region_that_settings_or_else_the_envi
         assert await store.read("key", 0, 10) == CONTENT[:10]
     (authorization,) = signed
     assert f"/{expected}/s3/aws4_request" in authorization
+
+
+def refuse(handler: PlainS3) -> None:
+    """Answer that there is no such object."""
+    body = b"<Error><Code>NoSuchKey</Code></Error>"
+    handler.send_response(404)
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+async def test_a_server_that_is_silent_takes_no_threads_of_the_event_loop() -> None:
+    """They encode prompts and resolve names, so requests that need nothing of the store would wait for it."""
+    asked, is_over = list[str](), threading.Event()
+
+    def say_nothing(handler: PlainS3) -> None:
+        asked.append(handler.path)
+        is_over.wait(3)
+        refuse(handler)
+
+    with served(timeout_s=60, do_GET=say_nothing) as store, ThreadPoolExecutor(2) as threads:
+        asyncio.get_running_loop().set_default_executor(threads)
+        reads = [asyncio.create_task(store.read("key", 0, 1)) for _ in range(8)]
+        await eventually(lambda: len(asked) >= 2)
+        other = asyncio.create_task(asyncio.to_thread(len, asked))
+        done, _ = await asyncio.wait([other, *reads], return_when=asyncio.FIRST_COMPLETED)
+        is_over.set()
+        assert done == {other}
+        assert {type(error) for error in await asyncio.gather(*reads, return_exceptions=True)} == {NotFound}
+
+
+async def test_deleting_what_is_not_there_is_no_error_at_a_server_that_says_so() -> None:
+    with served(do_DELETE=refuse) as store:
+        await store.delete("key")

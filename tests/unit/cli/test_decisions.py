@@ -40,3 +40,10 @@ def test_json_tells_missing_inputs_from_zeros() -> None:
     assert (content["is_active"], content["problem"]) == (False, "no router answers")
     assert content["decisions"][0]["inputs"] is None
     assert content["decisions"][1]["inputs"]["ttft_p95_ms"] is None
+
+
+def test_a_time_beyond_all_counts_is_told_as_the_last_of_their_bounds() -> None:
+    slow = autoscaler_pb2.Decision(inputs=autoscaler_pb2.Inputs(num_live=1, ttft_p95_ms=float("inf")))
+    answer = autoscaler_pb2.ListDecisionsResponse(decisions=[slow])
+    assert decisions_json(answer, NOW)["decisions"][0]["inputs"]["ttft_p95_ms"] == 64_000
+    assert "TTFT p95 at least 64000 ms" in decisions_text(answer, NOW)

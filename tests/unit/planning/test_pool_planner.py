@@ -287,6 +287,7 @@ observations = st.one_of(
         st.integers(0, 50),
         st.integers(0, 3),
         st.integers(0, 1),
+        st.integers(0, 9),
     ),
 )
 
@@ -302,7 +303,7 @@ def test_bounds_hold_whatever_is_observed(steps, least, extra) -> None:
     for observed, after_s in steps:
         observation = None
         if observed is not None:
-            workers, queue_depth, num_starting, num_leaving = observed
+            workers, queue_depth, num_starting, num_leaving, num_owned = observed
             observation = pool(
                 *(
                     load(
@@ -317,22 +318,22 @@ def test_bounds_hold_whatever_is_observed(steps, least, extra) -> None:
                 queue_depth=queue_depth,
                 num_starting=num_starting,
                 num_leaving=num_leaving,
+                num_owned=num_owned,
             )
         decision = world.decide(observation, after_s=after_s)
         if observation is None:
             assert decision.direction is HOLD
             continue
-        staying = len(observation.staying)
         if decision.direction is UP:
             assert decision.num_start >= 1
-            assert staying + observation.num_starting + decision.num_start <= least + extra
+            assert observation.size + decision.num_start <= least + extra
         if decision.direction is DOWN:
             victim = next(w for w in observation.workers if w.worker_id == decision.victim)
             live = [w for w in observation.staying if w.is_live]
             assert victim in live
             assert len(live) - 1 >= least
             assert not observation.num_leaving
-            assert staying == len(observation.workers), "another drain is in progress"
+            assert observation.staying == observation.workers, "another drain is in progress"
             assert victim.num_seqs == min(w.num_seqs for w in live)
 
 

@@ -120,6 +120,17 @@ def test_a_change_that_a_store_has_lost_stays_and_is_counted() -> None:
     assert (serves(snapshot, "a"), snapshot.num_missing) == (False, 1)
 
 
+def test_a_revocation_counts_also_where_the_store_has_lost_the_change_before_it() -> None:
+    """A failover lost a change of the key, and the clock of the new master is behind that of the old one."""
+    snapshot = loaded(key_record("a", 7))
+    assert snapshot.read([Change(12, 10, key_record("a", 12))], marker(12, 1), 1.0)
+    assert load(snapshot, marker(10, 1), [key_record("a", 7)])
+    assert snapshot.read([Change(11, 10, key_record("a", 11, is_deleted=True))], marker(11, 1), 2.0)
+    assert not serves(snapshot, "a")
+    snapshot.merge(key_record("a", 12))
+    assert not serves(snapshot, "a")
+
+
 def test_fewer_records_than_the_store_says_is_an_outage() -> None:
     fresh = FollowedSnapshot()
     fresh.observe(marker(10, 2), 0.0)

@@ -11,6 +11,7 @@ import shutil
 from collections import Counter
 from collections.abc import Set
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from stratos.common.errors import InvalidCheckpoint
 from stratos.core.files.model_files import CONFIG_NAME
@@ -19,6 +20,10 @@ from stratos.store.object_store import ObjectStore
 
 FOLDER = "catalogue/models"
 _GONE = ".gone-"
+
+
+class AlteredWords(InvalidCheckpoint):
+    """The store has other files than their digest says: some are not to be seen yet, or they were altered."""
 
 
 async def put_texts(objects: ObjectStore, model: Path) -> str:
@@ -53,15 +58,23 @@ class TextFolders:
         self._objects = objects
         self._folder = folder
         self._fetched_now: Counter[str] = Counter()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Turns of those who want the same words: else one deletes what another one reads."""
 
     async def fetch(self, digest: str) -> Path:
         """A folder with the text files of a digest.
 
         Raises:
-            InvalidCheckpoint: the files are others than their digest says.
+            AlteredWords: the files are others than their digest says.
+            InvalidCheckpoint: there is no store, and they are not on the disk.
             NotFound: the store has none of this digest.
             DependencyDown: the store does not answer.
         """
+        turn = self._turns.setdefault(digest, asyncio.Lock())
+        async with turn:
+            return await self._fetch(digest)
+
+    async def _fetch(self, digest: str) -> Path:
         path = self._folder / digest
         if path.is_dir() and await asyncio.to_thread(_is_whole, path, digest):
             return path
@@ -77,7 +90,7 @@ class TextFolders:
             self._fetched_now -= Counter([digest])
         if not await asyncio.to_thread(_is_whole, path, digest):
             await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
-            raise InvalidCheckpoint(f"the files at {FOLDER}/{digest} in the object store have another digest")
+            raise AlteredWords(f"the files at {FOLDER}/{digest} in the object store have another digest")
         return path
 
     async def keep(self, digests: Set[str]) -> None:

@@ -226,7 +226,7 @@ class FollowedSnapshot:
         owner, name = owner_and_name(content.id)
         group = self._records.setdefault((content.kind, owner), {})
         known = group.get(name)
-        if known is None or (content.version > known.version and (content.is_deleted or not _is_final(known))):
+        if known is None or _replaces(content, known):
             group[name] = content
             self.num_merged += 1
             for listener in self._listeners.get(content.kind, ()):
@@ -280,6 +280,16 @@ class FollowedSnapshot:
 
 def _tenant_of_key(record: Record) -> str:
     return record.value.tenant if isinstance(record.value, KeyRecord) else str(record.remains.get("tenant", ""))
+
+
+def _replaces(content: Record, known: Record) -> bool:
+    """Whether a version is the one to know: the newer one, but what is final replaces any.
+
+    A Redis that took over without the last change, and whose clock is behind, gives a revocation the lower version.
+    """
+    if _is_final(known):
+        return content.is_deleted and content.version > known.version
+    return _is_final(content) or content.version > known.version
 
 
 def _is_final(record: Record) -> bool:

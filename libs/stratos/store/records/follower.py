@@ -158,12 +158,14 @@ class SnapshotFollower:
             listener()
 
     async def _look(self) -> None:
-        now = self._clock.now()
+        now, seen = self._clock.now(), self.snapshot.position
         marker = await self._store.marker()
         look = self.snapshot.observe(marker, now)
         if marker is None or (self.snapshot.state is SnapshotState.FOREIGN and look is Look.NOTHING):
             self._say(_FOREIGN if self.snapshot.is_complete else _UNMARKED)
             return
+        if seen is not None and marker.revision < seen:  # it came back older
+            marker = await self._store.count_on(marker, seen)
         if look is Look.CHANGES and not await self._read_changes(marker):
             look = Look.EVERYTHING
         if (look is Look.EVERYTHING and now >= self._reload_due_s) or self._is_full_pass_due(now):

@@ -37,6 +37,8 @@ class Manifest:
     """Tombstones of data keys, by the id of the deleted tenant."""
     models: Mapping[str, Record] = field(default_factory=dict)
     """By record id, tombstones included."""
+    has_grown: bool = field(default=False, compare=False)
+    """It was put just now: an older one whose put is late may still take its place."""
 
     @property
     def records(self) -> list[Record]:
@@ -93,9 +95,13 @@ class ManifestStore:
                     part[record.id] = record
                     num_new += 1
             manifest = Manifest(
-                store_id=store_id, adapters=parts[Kind.ADAPTER], departed=parts[Kind.DATA_KEY], models=parts[Kind.MODEL]
+                store_id=store_id,
+                adapters=parts[Kind.ADAPTER],
+                departed=parts[Kind.DATA_KEY],
+                models=parts[Kind.MODEL],
+                has_grown=old is None or num_new > 0,
             )
-            if old is None or num_new:
+            if manifest.has_grown:
                 await self._put(manifest)
             return manifest
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from redis.asyncio import Redis
@@ -35,6 +36,8 @@ _PAGE = 512
 _AUDIT_SLICE = 16
 _MAX_AUDIT_PAGE = 1000
 _AUDIT_PAGE_CHARS = 1 << 20
+_MOST_AHEAD_US = 3600 * 1_000_000
+"""By which the clock of a server may be behind that of the one before it."""
 _SCAN_PAGE = 128
 """Smaller: between two pages the streams of a gateway go on."""
 _ADVICE = "serving goes on from what is known; `stratos admin adopt-store` brings the records back"
@@ -75,6 +78,7 @@ class RecordStore:
         self._hashes = {kind: f"{config.prefix}:{kind.value}" for kind in Kind}
         self._write = redis.register_script(scripts.WRITE)
         self._mark = redis.register_script(scripts.MARK)
+        self._count_on = redis.register_script(scripts.COUNT_ON)
         self._restore = redis.register_script(scripts.RESTORE)
         self._scrub = redis.register_script(scripts.SCRUB)
 
@@ -113,6 +117,17 @@ class RecordStore:
         if marker is None or store_id not in ("", marker.store_id):
             raise DependencyDown(_REFUSALS["unmarked" if marker is None else "foreign"])
         return marker
+
+    async def count_on(self, marker: Marker, seen: int) -> Marker:
+        """Let the store's next changes be newer than those that it has lost; returns its marker.
+
+        Args:
+            marker: of the store.
+            seen: revision that it had, by a follower.
+        """
+        with translate_redis_errors():
+            revision = await self._count_on(keys=[self._store], args=[marker.store_id, seen, _MOST_AHEAD_US])
+        return replace(marker, revision=int(revision or marker.revision))
 
     async def now_us(self) -> int:
         """Time of the server in microseconds, as versions are."""

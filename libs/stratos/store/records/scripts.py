@@ -67,6 +67,18 @@ for i = 3, #KEYS do redis.call('HSET', KEYS[1], 'num_' .. ARGV[i + 1], redis.cal
 return {'ok', ARGV[1]}
 """
 
+# KEYS: store. ARGV: store id, revision that was seen, microseconds that clocks may differ at most. A store that came
+# back without its last changes, on a server whose clock is behind, counts on from there: the next change is newer than
+# what was lost. Answers the revision.
+COUNT_ON = """
+local id, last = unpack(redis.call('HMGET', KEYS[1], 'id', 'revision'))
+local time, seen = redis.call('TIME'), tonumber(ARGV[2])
+local ahead = seen - time[1] * 1000000 - time[2]
+if id ~= ARGV[1] or seen <= tonumber(last) or ahead <= 0 or ahead > tonumber(ARGV[3]) then return last end
+redis.call('HSET', KEYS[1], 'revision', ARGV[2])
+return ARGV[2]
+"""
+
 # KEYS: records of a kind. ARGV: record id, text, ... A record that is newer stays. Answers how many were put.
 RESTORE = """
 local num = 0

@@ -23,6 +23,7 @@ from stratos.common.background import happens
 from stratos.common.clock import Clock
 from stratos.common.errors import DependencyDown, NotFound, StratosError
 from stratos.store.models.model_record import ModelRecord
+from stratos.store.models.texts import AlteredWords
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.settings import ModelConfig, ModelRecordsConfig
@@ -35,6 +36,8 @@ FIRST_WAIT_S = 10.0
 TOO_MANY = "more records than MODEL_RECORDS__MAX_MODELS"
 ARRIVAL_S = 5.0
 """Longest wait of a request for a model that is loaded."""
+_PASSING = DependencyDown, NotFound, AlteredWords
+"""Refusals that may pass: a store is away, shows some of what was put later, or gets again what it had lost."""
 
 
 class Phase(StrEnum):
@@ -279,7 +282,7 @@ class ModelShelf:
         try:
             self._models.put(await self._read(record), placed.wanted.version)
         except StratosError as error:
-            self._refuse(placed, error.message, may_recover=isinstance(error, DependencyDown | NotFound))
+            self._refuse(placed, error.message, may_recover=isinstance(error, _PASSING))
         except Exception as error:  # a task's edge: strange files of one model end no other
             self._refuse(placed, f"it cannot be read: {error!r}"[:200])
         else:

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from stratos.common.clock import FakeClock
-from stratos.common.errors import DependencyDown, InvalidCheckpoint
+from stratos.common.errors import DependencyDown, InvalidCheckpoint, StratosError
 from stratos.store.models.model_record import ModelRecord
+from stratos.store.models.texts import AlteredWords
 from stratos_gateway.models.model_set import ModelSet
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.models.settings import ModelConfig, ModelRecordsConfig
@@ -115,10 +116,11 @@ async def test_a_model_that_cannot_be_read_is_refused_and_its_neighbour_is_not(
     await world.until("bad", "b1", Phase.SERVING)
 
 
-async def test_a_store_that_is_away_is_asked_again_until_it_answers(world: Shelf) -> None:
-    world.texts.errors["good"] = DependencyDown("the object store does not answer")
+@pytest.mark.parametrize("error", [DependencyDown("it does not answer"), AlteredWords("the files have another digest")])
+async def test_a_store_that_is_away_or_lacks_some_files_is_asked_again(world: Shelf, error: StratosError) -> None:
+    world.texts.errors["good"] = error
     world.put("small", "s1", "good")
-    await world.until("small", "s1", Phase.REFUSED, "does not answer")
+    await world.until("small", "s1", Phase.REFUSED, error.message)
     del world.texts.errors["good"]
     await world.until("small", "s1", Phase.SERVING)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
-from stratos.common.errors import InvalidCheckpoint, NotFound
+from stratos.common.errors import NotFound
 from stratos.core.files.model_texts import text_digest
 from stratos.store.local_store import LocalStore
-from stratos.store.models.texts import FOLDER, TextFolders, put_texts
+from stratos.store.models.texts import FOLDER, AlteredWords, TextFolders, put_texts
 from tests.support.paths import MODELS
 
 MODEL = MODELS / "draft"
@@ -51,8 +53,30 @@ async def test_altered_words_are_never_used_and_damaged_ones_on_the_disk_are_fet
     assert text_digest(await folders.fetch(digest)) == digest
     (tmp_path / "objects" / FOLDER / digest / "config.json").write_text("{}", encoding="utf-8")
     shutil.rmtree(found)
-    with pytest.raises(InvalidCheckpoint, match="have another digest"):
+    with pytest.raises(AlteredWords, match="have another digest"):
         await folders.fetch(digest)
     assert not found.exists()
     with pytest.raises(NotFound):
         await folders.fetch("0" * 64)
+
+
+class CountingStore(LocalStore):
+    """Says how often a folder was downloaded."""
+
+    num_downloads = 0
+
+    async def download_folder(
+        self, folder: str, destination: Path, *, names: Collection[str] | None = None, max_bytes: int = 1 << 30
+    ) -> None:
+        self.num_downloads += 1
+        await super().download_folder(folder, destination, names=names, max_bytes=max_bytes)
+
+
+async def test_words_of_two_revisions_at_once_are_fetched_once_and_none_deletes_what_the_other_reads(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    digest, counting = await put_texts(store, MODEL), CountingStore(tmp_path / "objects")
+    folders = TextFolders(counting, tmp_path / "kept")
+    found = await asyncio.gather(*(folders.fetch(digest) for _ in range(3)))
+    assert {text_digest(path) for path in found} == {digest}
+    assert counting.num_downloads == 1
