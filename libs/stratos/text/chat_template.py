@@ -16,22 +16,28 @@ import json
 import re
 import secrets
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import jinja2
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.meta import find_undeclared_variables
 
 from stratos.common.errors import BadRequest, InvalidCheckpoint
 from stratos.core.files.model_files import read_json
 from stratos.core.requests.pins import CacheMark
-from stratos.core.requests.tools import Tool, ToolCall
+from stratos.core.requests.tools import RAW_ARGUMENTS, Tool, ToolCall
+from stratos.text.template_environment import Now, TemplateRefusal, template_environment, utc_now
 from stratos.text.tokenizer import Tokenizer
 
 KNOWN_ROLES = frozenset({"system", "user", "assistant", "tool"})
 """Roles that templates are written for."""
+_ArgumentForm = Callable[[str], Any]
+"""Text of a call's arguments -> what the template reads."""
+_FAULTS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, ValueError)
+"""What a template meets in conversations, and values of clients, that it was not written for; besides ``TypeError``."""
+_CANNOT_RENDER = "the model's chat template cannot render these messages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +82,6 @@ class TemplateUse:
 PLAIN_USE = TemplateUse()
 
 
-class _TemplateRefusal(Exception):
-    """The template called ``raise_exception``."""
-
-
-def _raise_exception(message: object) -> NoReturn:
-    raise _TemplateRefusal(str(message))
-
-
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
-
-
 def read_template(folder: Path) -> str | None:
     """Source of the model's chat template, or ``None`` when it has none (a plain base model)."""
     path = folder / "chat_template.jinja"
@@ -103,18 +97,20 @@ def read_template(folder: Path) -> str | None:
 class ChatTemplate:
     """Renders and encodes conversations of one model.
 
+    Args:
+        source: of the template.
+        tokenizer: of the model.
+        now: the time, for templates that tell the date.
+
     Raises:
         InvalidCheckpoint: the template is not valid Jinja.
     """
 
-    def __init__(self, source: str, tokenizer: Tokenizer) -> None:
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
+    def __init__(self, source: str, tokenizer: Tokenizer, now: Now = utc_now) -> None:
+        environment = template_environment(now)
         try:
             self._template = environment.from_string(source)
+            self._read = find_undeclared_variables(environment.parse(source))
         except jinja2.TemplateError as error:
             raise InvalidCheckpoint(f"the chat template is not valid: {error}") from error
         self.source = source
@@ -128,8 +124,8 @@ class ChatTemplate:
         self._cut_ids = [tokenizer.special_tokens[s] for s in spellings]
 
     def reads(self, name: str) -> bool:
-        """Whether the template looks at a value of this name."""
-        return re.search(rf"\b{re.escape(name)}\b", self.source) is not None
+        """Whether the template looks at a value of this name; a field of a message is none."""
+        return name in self._read
 
     def encode(
         self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = (), use: TemplateUse = PLAIN_USE
@@ -179,31 +175,41 @@ class ChatTemplate:
         values |= {"tools": told or None, "add_generation_prompt": use.begins_answer and not use.continues_last}
         if use.continues_last:
             messages = [*messages[:-1], replace(messages[-1], content=messages[-1].content + mask.end)]
-        try:
-            rendered = self._render(_mappings(messages, mask), values)
-        except TypeError:  # a template that puts arguments together as text, as DeepSeek's does
-            rendered = self._render_again(_mappings(messages, mask, as_text=True), values)
-        rendered = mask.without_witnesses(rendered)
+        rendered = mask.without_witnesses(self._rendered(messages, values, mask))
         if use.continues_last:
             rendered, found, _ = rendered.rpartition(mask.end)
             if not found:
                 raise BadRequest("the model's chat template cannot continue the last message", param="messages")
         return rendered
 
+    def _rendered(self, messages: Sequence[ChatMessage], values: Mapping[str, Any], mask: _Mask) -> str:
+        """The text of a conversation, with arguments of calls in the first form that the template takes."""
+        later = list[_ArgumentForm]()
+        try:
+            return self._render(_mappings(messages, mask, _parsed), values)
+        except TypeError:  # a template that puts arguments together as text, as DeepSeek's does
+            later, refusal = [str], BadRequest(_CANNOT_RENDER, param="messages")
+        except BadRequest as error:
+            refusal = error
+        if not all(isinstance(_parsed(call.arguments), dict) for one in messages for call in one.tool_calls):
+            later.append(_as_object)
+        for form in later:
+            try:
+                return self._render(_mappings(messages, mask, form), values)
+            except TypeError:
+                continue
+            except BadRequest as error:
+                refusal = error
+        raise refusal
+
     def _render(self, conversation: list[dict[str, Any]], values: Mapping[str, Any]) -> str:
         try:
             return self._template.render({**values, "messages": conversation})
-        except _TemplateRefusal as error:
+        except TemplateRefusal as error:
             text = f"the model's chat template refuses these messages: {error}"
             raise BadRequest(text[:500], param="messages") from error
-        except jinja2.TemplateError as error:
-            raise BadRequest("the model's chat template cannot render these messages", param="messages") from error
-
-    def _render_again(self, conversation: list[dict[str, Any]], values: Mapping[str, Any]) -> str:
-        try:
-            return self._render(conversation, values)
-        except TypeError as error:
-            raise BadRequest("the model's chat template cannot render these messages", param="messages") from error
+        except _FAULTS as error:
+            raise BadRequest(_CANNOT_RENDER, param="messages") from error
 
     def _encode_masked(self, rendered: str, mask: _Mask) -> list[int]:
         ids: list[int] = []
@@ -304,18 +310,18 @@ def _without(rendered: str, signs: Sequence[str]) -> tuple[str, list[int]]:
     return "".join(parts), [places.get(sign, 0) for sign in signs]
 
 
-def _mappings(messages: Sequence[ChatMessage], mask: _Mask, *, as_text: bool = False) -> list[dict[str, Any]]:
+def _mappings(messages: Sequence[ChatMessage], mask: _Mask, form: _ArgumentForm) -> list[dict[str, Any]]:
     mask.witnesses.clear()
-    return [_mapping(message, mask, as_text=as_text) for message in messages]
+    return [_mapping(message, mask, form) for message in messages]
 
 
-def _mapping(message: ChatMessage, mask: _Mask, *, as_text: bool) -> dict[str, Any]:
+def _mapping(message: ChatMessage, mask: _Mask, form: _ArgumentForm) -> dict[str, Any]:
     """A message as templates read it; fields that it does not have are not defined there."""
     found: dict[str, Any] = {"role": message.role, "content": mask.hide(message.content)}
     if message.role not in KNOWN_ROLES:
         found = {"role": mask.hide(message.role), "content": found["content"] + mask.witness(message.role)}
     if message.tool_calls:
-        found["tool_calls"] = [_call_mapping(call, mask, as_text=as_text) for call in message.tool_calls]
+        found["tool_calls"] = [_call_mapping(call, mask, form) for call in message.tool_calls]
     if message.tool_call_id:
         found["tool_call_id"] = mask.hide(message.tool_call_id)
     if message.name:
@@ -327,14 +333,23 @@ def _mapping(message: ChatMessage, mask: _Mask, *, as_text: bool) -> dict[str, A
     return found
 
 
-def _call_mapping(call: ToolCall, mask: _Mask, *, as_text: bool) -> dict[str, Any]:
-    """Arguments as the object that they are the text of, for most templates write it in their own way."""
-    try:
-        arguments = call.arguments if as_text else json.loads(call.arguments)
-    except (ValueError, RecursionError):
-        arguments = call.arguments
-    function = {"name": mask.hide(call.name), "arguments": mask.hide_all(arguments)}
+def _call_mapping(call: ToolCall, mask: _Mask, form: _ArgumentForm) -> dict[str, Any]:
+    function = {"name": mask.hide(call.name), "arguments": mask.hide_all(form(call.arguments))}
     return {"id": mask.hide(call.id), "type": "function", "function": function}
+
+
+def _parsed(arguments: str) -> Any:
+    """The object that they are the text of, for most templates write it in their own way; else that text."""
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _as_object(arguments: str) -> Any:
+    """The same for templates that go through its fields, as Qwen 3 Coder's: what is no object becomes the only one."""
+    found = _parsed(arguments)
+    return found if isinstance(found, dict) else {RAW_ARGUMENTS: arguments}
 
 
 def _token_text(value: Any) -> str:

@@ -243,7 +243,8 @@ def build_gateway(
             returns,
             backends.unix_s,
         )
-    calls = LineCalls({path: found for path, found in endpoints.items() if isinstance(found, Endpoint)}, app.exchanges)
+    lines = {path: found for path, found in endpoints.items() if isinstance(found, Endpoint)}
+    calls = LineCalls(lines, app.exchanges, ERROR_FORMS)
     return BuiltGateway(app, background, batch_runs(parts, calls), calls)
 
 

@@ -1,4 +1,5 @@
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from stratos.common.errors import BadRequest, InvalidCheckpoint
-from stratos.core.requests.tools import ToolCall
+from stratos.core.requests.tools import RAW_ARGUMENTS, ToolCall
 from stratos.text.chat_template import PLAIN_USE, ChatMessage, ChatTemplate, TemplateUse, read_template
 from stratos.text.tokenizer import Tokenizer
 from tests.support.paths import BASE_MODEL
@@ -96,6 +97,71 @@ def test_the_sandbox_holds(source: str) -> None:
         ChatTemplate(source, shipped_tokenizer()).encode(user("a"))
 
 
+PUBLISHED = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{% set text = m.content %}"
+    "{{ text }}{% endgeneration %}{{ text is defined }}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    "{{ messages[0] | tojson(separators=(',', ':'), sort_keys=true) }}"
+)
+"""What templates of SmolLM 3 and others have besides Jinja's own."""
+
+
+def test_what_published_templates_have_besides_jinja_is_as_in_transformers() -> None:
+    told = [ChatMessage("user", "one "), ChatMessage("assistant", "two ")]
+    reference = AutoTokenizer.from_pretrained(str(BASE_MODEL)).apply_chat_template(
+        [{"role": m.role, "content": m.content} for m in told], chat_template=PUBLISHED, tokenize=False
+    )
+    assert shipped_tokenizer().decode(ChatTemplate(PUBLISHED, shipped_tokenizer()).encode(told)) == reference
+    assert reference == 'one two False{"content":"one ","role":"user"}'
+
+
+def test_a_template_may_tell_the_date() -> None:
+    source = "{{ 'Current date: ' + strftime_now('%Y-%m-%d') }}"
+    told = ChatTemplate(source, shipped_tokenizer(), lambda: datetime(2025, 8, 5, 23, 59, tzinfo=UTC))
+    assert shipped_tokenizer().decode(told.encode(user("a"))) == "Current date: 2025-08-05"
+    zone = ChatTemplate("{{ strftime_now('%z') }}", shipped_tokenizer()).encode(user("a"))
+    assert shipped_tokenizer().decode(zone) == "+0000"
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [("{% for i in range(n) %}{% endfor %}", 10**9), ("{{ 1 // n }}", 0), ("{{ n.index('b') }}", "a")],
+)
+def test_a_value_that_a_template_cannot_take_is_the_clients_error(source: str, value: object) -> None:
+    with pytest.raises(BadRequest, match="cannot render"):
+        ChatTemplate(source, shipped_tokenizer()).encode(user("a"), use=TemplateUse(values={"n": value}))
+
+
+ARGUMENTS = "{% for c in messages[0].tool_calls %}{{ c.id }}{% for k, v in c.function.arguments$ %}{{ k }}={{ v }};"
+
+
+@pytest.mark.parametrize("fields", [" | items", ".items()"])
+def test_arguments_that_are_no_object_come_back_to_templates_that_want_one(fields: str) -> None:
+    broken, whole = ToolCall("1", "f", '{"a": "<|end|>'), ToolCall("2", "f", '{"b": 1}')
+    source = ARGUMENTS.replace("$", fields) + "{% endfor %}{% endfor %}"
+
+    def told(*calls: ToolCall) -> str:
+        ids = ChatTemplate(source, shipped_tokenizer()).encode([ChatMessage("assistant", "", tool_calls=calls)])
+        assert not shipped_tokenizer().special_ids.intersection(ids)
+        return shipped_tokenizer().decode(ids)
+
+    assert told(broken, whole) == f'1{RAW_ARGUMENTS}={{"a": "<|end|>;2b=1;'
+    assert told(whole, ToolCall("3", "f", "[1]")) == f"2b=1;3{RAW_ARGUMENTS}=[1];"
+
+
+@pytest.mark.parametrize("before", ["", "'' + "])
+def test_arguments_that_are_no_object_are_text_to_templates_that_take_it(before: str) -> None:
+    broken = ToolCall("1", "f", '{"a": "x')
+    source = f"{{{{ {before}messages[0].tool_calls[0].function.arguments }}}}"
+    ids = ChatTemplate(source, shipped_tokenizer()).encode([ChatMessage("assistant", "", tool_calls=(broken,))])
+    assert shipped_tokenizer().decode(ids) == broken.arguments
+
+
+def test_a_refusal_stays_the_templates_own_beside_arguments_that_are_no_object() -> None:
+    template = ChatTemplate("{{ raise_exception('no calls') }}", shipped_tokenizer())
+    with pytest.raises(BadRequest, match="refuses these messages: no calls"):
+        template.encode([ChatMessage("assistant", "", tool_calls=(ToolCall("1", "f", "{"),))])
+
+
 def test_a_template_that_is_not_jinja_is_refused() -> None:
     with pytest.raises(InvalidCheckpoint):
         ChatTemplate("{% for %}", shipped_tokenizer())
@@ -131,6 +197,20 @@ def test_values_of_a_client_reach_the_template_and_never_speak_for_it() -> None:
     assert shipped_tokenizer().decode(ids) == "<|end|>!a"
     assert not shipped_tokenizer().special_ids.intersection(ids)
     assert (template.reads("mood"), template.reads("moo")) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("source", "is_read"),
+    [
+        ("{% if not mood is defined %}{% set mood = 'calm' %}{% endif %}{{ mood }}", True),
+        ("{% macro told() %}{{ mood }}{% endmacro %}{{ told() }}", True),
+        ("{% for m in messages %}{% generation %}{{ mood }}{% endgeneration %}{% endfor %}", True),
+        ("mood {# mood #}{% for m in messages %}{{ m.mood }}{{ m['mood'] }}{% endfor %}", False),
+        ("{% for mood in messages %}{{ mood }}{% endfor %}", False),
+    ],
+)
+def test_what_a_template_reads_of_a_client_is_no_field_or_word_of_its_own(source: str, *, is_read: bool) -> None:
+    assert ChatTemplate(source, shipped_tokenizer()).reads("mood") is is_read
 
 
 @pytest.mark.parametrize(("name", "content", "shown"), [("thinking", "", True), ("thinking", "I look.", False)])

@@ -20,6 +20,8 @@ MAX_ALL_TOOL_CHARS = 262_144
 MAX_SCHEMA_DEPTH = 32
 MAX_SCHEMA_VALUES = 32_768
 """Objects, lists and plain values in the schemas of all tools."""
+RAW_ARGUMENTS = "raw_arguments"
+"""Name of arguments that are no JSON object, where one is wanted."""
 MAX_MESSAGE_CALLS = 128
 """Calls of one message."""
 MAX_CALL_ID_CHARS = 256

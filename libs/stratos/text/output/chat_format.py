@@ -105,24 +105,23 @@ def _short(call_id: str, length: int) -> str:
 
 
 def _plain(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """Calls as text, results as messages of the user; results that follow one another are one message."""
-    plain = list[ChatMessage]()
-    is_result = False
+    """Calls as text, results as messages of the user; results, and what the user says behind them, are one message,
+    as some templates want roles by turns."""
+    plain, told = list[ChatMessage](), list[str]()
     for message in messages:
-        was_result, is_result = is_result, message.role == "tool"
-        if is_result:
-            text = f"<tool_response>\n{message.content}\n</tool_response>"
-            if was_result:
-                plain[-1] = ChatMessage("user", f"{plain[-1].content}\n{text}")
-            else:
-                plain.append(ChatMessage("user", text))
-        elif message.tool_calls:
-            parts = [message.content] if message.content else []
-            parts += [_call_text(call) for call in message.tool_calls]
-            plain.append(ChatMessage(message.role, "\n".join(parts)))
-        else:
-            plain.append(message)
-    return plain
+        is_result = message.role == "tool"
+        if is_result or (told and message.role == "user" and not message.name):
+            told.append(f"<tool_response>\n{message.content}\n</tool_response>" if is_result else message.content)
+            continue
+        if told:
+            plain.append(ChatMessage("user", "\n".join(told)))
+            told = []
+        plain.append(ChatMessage(message.role, _with_calls(message)) if message.tool_calls else message)
+    return [*plain, ChatMessage("user", "\n".join(told))] if told else plain
+
+
+def _with_calls(message: ChatMessage) -> str:
+    return "\n".join([*([message.content] if message.content else []), *map(_call_text, message.tool_calls)])
 
 
 def _call_text(call: ToolCall) -> str:

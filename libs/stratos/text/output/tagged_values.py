@@ -1,8 +1,8 @@
 """Arguments whose values are written as plain text between tags: the JSON object that they are.
 
 A value has no type of its own, so the function's schema gives it: a text is shown as it comes, anything else once it is
-complete.  Without a schema, a value that is JSON is that JSON, and any other is a text.  The first end tag ends a
-value, unless it stands in a text of JSON.
+complete.  A value that is JSON is that JSON, unless the schema has texts and not its type; any other is a text.  The
+first end tag ends a value, unless it stands in a text of JSON.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import json
 import re
 
 from stratos.text.output.json_text import is_json
-from stratos.text.output.notation.schemas import is_free, is_text
+from stratos.text.output.notation.schemas import is_free, is_text, told_types
 from stratos.text.output.reader import BLANKS, MalformedCall, Marks, Reading, TextReader, take_until
 from stratos.text.output.syntax import CallCount, Schema
 
 _NO_BLANK = re.compile(f"[^{BLANKS}]")
 _WORDS = {"True": "true", "False": "false", "None": "null"}
+_KINDS = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean", "n": "null"}
+"""Type of a JSON value by its first character; all others begin numbers."""
 
 
 class TaggedArguments:
@@ -139,8 +141,14 @@ def _if_next(reader: TextReader, place: int, end: str) -> Reading[int | None]:
 
 
 def as_json(text: str, schema: Schema) -> str:
-    """A value as JSON: as it is, where it is JSON of its own."""
+    """A value as JSON: as it is, where it is JSON of its own and of a type that the schema has."""
     plain = text.strip()
     if schema.get("type") in ("boolean", "null") or plain in _WORDS:
         plain = _WORDS.get(plain, plain)
-    return plain if is_json(plain) else json.dumps(text, ensure_ascii=False)
+    return plain if is_json(plain) and not _is_text_alone(plain, schema) else json.dumps(text, ensure_ascii=False)
+
+
+def _is_text_alone(plain: str, schema: Schema) -> bool:
+    """Whether the value may be a text, and not what it looks like: ``12345`` where it is a text or null."""
+    kinds = told_types(schema)
+    return kinds is not None and "string" in kinds and _KINDS.get(plain[0], "number") not in kinds

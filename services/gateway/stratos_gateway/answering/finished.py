@@ -2,7 +2,7 @@
 
 A worker's grammar makes answers that obey.  This is a second look, at the text that the client gets: workers may be of
 another build, and other platforms, which may answer in our place, of any.  It is taken once, at the end of each
-choice; choices that were cut short, by their length, a stop string or a policy, are none.
+choice; choices that were cut short, by their length, a stop string or token, or a policy, are none.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class Obligations:
     """Schema that its text obeys, beside calls."""
     use: ToolUse | None = None
     """Tools whose calls are enforced."""
+    stop_ids: frozenset[int] = frozenset()
+    """Tokens at which the client wants the answer cut."""
 
 
 class FinishedCheck(AnswerCheck):
@@ -69,7 +71,8 @@ class FinishedCheck(AnswerCheck):
             if not chunk.ends_text:
                 continue
             text = "".join(self._texts.pop(chunk.index))
-            if chunk.finish_reason == "stop" and chunk.stop is None and (found := self._breach(chunk.index, text)):
+            is_cut = chunk.stop is not None or not self._wanted.stop_ids.isdisjoint(chunk.token_ids[-1:])
+            if chunk.finish_reason == "stop" and not is_cut and (found := self._breach(chunk.index, text)):
                 self._failure = Internal(DISOBEYS.format(found))
         return self._failure is None
 

@@ -9,11 +9,10 @@ from typing import Any, Literal
 
 import orjson
 
+from stratos.core.requests.tools import RAW_ARGUMENTS
 from stratos.text.output.events import CallArguments, CallBegin, CallEnd, OutputEvent, ReasoningDelta, TextDelta
 
 Event = dict[str, Any]
-RAW_ARGUMENTS = "raw_arguments"
-"""Name of arguments in a whole answer where the model wrote no JSON object: in this API they are an object always."""
 
 
 @dataclass(slots=True)

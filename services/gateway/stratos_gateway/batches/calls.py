@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from logging import getLogger
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -19,7 +20,7 @@ from stratos.common.errors import NotFound, Retryable, StratosError
 from stratos.core.tenant import Tenant
 from stratos_gateway.answering.endpoint import Endpoint
 from stratos_gateway.answering.request import LINE, BatchLine, ignored_names
-from stratos_gateway.http.errors import error_body, public_error
+from stratos_gateway.http.errors import OPENAI_ERRORS, ErrorForm, public_error
 from stratos_gateway.http.exchange import Exchanges
 
 _log = getLogger(__name__)
@@ -46,11 +47,18 @@ class LineCalls:
     Args:
         endpoints: routes that lines may name, by path.
         exchanges: records of requests.
+        forms: of errors, by path, where they are not OpenAI's.
     """
 
-    def __init__(self, endpoints: Mapping[str, Endpoint[Any]], exchanges: Exchanges) -> None:
+    def __init__(
+        self,
+        endpoints: Mapping[str, Endpoint[Any]],
+        exchanges: Exchanges,
+        forms: Mapping[str, ErrorForm] = MappingProxyType({}),
+    ) -> None:
         self._endpoints = endpoints
         self._exchanges = exchanges
+        self._forms = forms
 
     async def call(self, tenant: Tenant, url: str, body: dict[str, Any], line: BatchLine) -> LineAnswer:
         """Answer a line; an error for good is an answer as well, and so is a fault of ours.
@@ -66,9 +74,14 @@ class LineCalls:
         except (Retryable, RedisError, ExceptionGroup):
             raise
         except StratosError as error:
-            return error_answer(error)
+            return self.refusal(error, url, line.name)
         except Exception:  # the edge of a request, as a server's is; else all lines of its slice would fail, ever again
-            return error_answer(report_bug(_log, f"in line {line.name}"))
+            return self.refusal(report_bug(_log, f"in line {line.name}"), url, line.name)
+
+    def refusal(self, error: StratosError, url: str, name: str) -> LineAnswer:
+        """An error as a client of the route would get it; ``name`` is that of the line."""
+        form = self._forms.get(url, OPENAI_ERRORS)
+        return LineAnswer(public_error(error).http_status, form.body(error, name))
 
     async def _answer(
         self, endpoint: Endpoint[Any], tenant: Tenant, url: str, body: dict[str, Any], line: BatchLine
@@ -88,11 +101,6 @@ class LineCalls:
         with exchange.span:
             await endpoint.resume(Request(scope, _never), _never, exchange.send, tenant, b"", body)
         return LineAnswer(capture.status, orjson.loads(b"".join(capture.parts)), capture.ignored)
-
-
-def error_answer(error: StratosError) -> LineAnswer:
-    """An error as a client of the route would get it."""
-    return LineAnswer(public_error(error).http_status, error_body(error))
 
 
 class _Capture:

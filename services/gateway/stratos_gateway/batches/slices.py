@@ -28,7 +28,7 @@ from stratos.common.errors import (
 from stratos.core.tenant import Tenant
 from stratos.store.sealed.batch_store import BatchStore, StoredBatch
 from stratos_gateway.answering.request import IGNORED_HEADER, BatchLine
-from stratos_gateway.batches.calls import LineAnswer, LineCalls, error_answer
+from stratos_gateway.batches.calls import LineAnswer, LineCalls
 from stratos_gateway.batches.gate import LineGate
 from stratos_gateway.batches.prefixes import prefix_key
 
@@ -166,22 +166,27 @@ class SliceRun:
         except Retryable:
             raise
         except StratosError as error:
-            self._found = dict.fromkeys(range(len(lines)), error_answer(error))
+            refusal = self._calls.refusal
+            self._found = {at: refusal(error, line["url"], self._name(at)) for at, line in enumerate(lines)}
             return
         async with asyncio.TaskGroup() as group:
             for key, number in sorted((self._key(line), number) for number, line in enumerate(lines)):
                 group.create_task(self._line(tenant, number, lines[number], key))
 
+    def _name(self, number: int) -> str:
+        """Name of a line of the slice."""
+        return f"{self._work.batch.id}-{self._work.index.begins[self._claim[0]] + number}"
+
     def _key(self, line: dict[str, Any]) -> bytes:
         return prefix_key(line["body"]) if self._by_prefix else b""
 
     async def _line(self, tenant: Tenant, number: int, line: dict[str, Any], key: bytes) -> None:
-        slice_number, epoch = self._claim
-        at = self._work.index.begins[slice_number] + number
+        epoch = self._claim[1]
+        name = self._name(number)
 
         def identity(place: int) -> BatchLine:
             return BatchLine(
-                name=f"{self._work.batch.id}-{at}",
+                name=name,
                 epoch=(epoch - 1) * MAX_TRIES + place + 1,
                 created_unix_s=self._work.batch.created_unix_s,
                 arrived_unix_ms=self._arrived_unix_ms,
@@ -192,8 +197,8 @@ class SliceRun:
     async def _commit(self) -> None:
         work, rows, num_completed = self._work, list[tuple[int, bool, str]](), 0
         for number, answer in sorted(self._found.items()):
-            name = f"{work.batch.id}-{work.index.begins[self._claim[0]] + number}"
-            rows.append((number, answer.is_ok, result_line(name, self._lines[number]["custom_id"], answer)))
+            text = result_line(self._name(number), self._lines[number]["custom_id"], answer)
+            rows.append((number, answer.is_ok, text))
             num_completed += answer.is_ok
         counts = num_completed, len(rows) - num_completed
         content = orjson.dumps(rows)

@@ -73,7 +73,10 @@ def finished_check(answer: Answer, body: GenerationBody, *, is_part: bool) -> Fi
     [first, *_] = body.prompts
     use = first.tools if isinstance(first, Conversation) and is_enforced(first.tools) else None
     content = grammar.schema
-    return None if content is None and use is None else FinishedCheck(answer, Obligations(content=content, use=use))
+    if content is None and use is None:
+        return None
+    stop_ids = frozenset(body.options.sampling.get("stop_token_ids", ()))
+    return FinishedCheck(answer, Obligations(content=content, use=use, stop_ids=stop_ids))
 
 
 def _told(use: ToolUse, *, has_content: bool) -> str | None:

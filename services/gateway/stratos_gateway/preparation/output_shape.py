@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -15,8 +15,8 @@ from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.requests import Conversation, GenerationBody
 
 T = TypeVar("T")
-_SWITCH = "enable_thinking"
-"""Value of the chat templates that can turn reasoning on and off."""
+_SWITCHES = ("enable_thinking", "thinking")
+"""Values of the chat templates that can turn reasoning on and off; DeepSeek V3.1 has the other name."""
 _EFFORT = "reasoning_effort"
 """Value of those that can have more or less of it."""
 _NUM_LAST_IDS = 16
@@ -44,15 +44,41 @@ async def told(model: ServedModel, conversation: Conversation, encode: Callable[
         BadRequest: of ``encode``.
     """
     use, tools = _template_use(model, conversation), conversation.tools.tools if conversation.tools.may_call else ()
-    try:
-        return await encode(conversation.messages, tools, use)
-    except ContextLengthExceeded:
-        raise
-    except BadRequest:
-        gathered = _with_system_first(conversation.messages)
-        if gathered == conversation.messages:
+    refusal: BadRequest | None = None
+    for messages in _forms(conversation.messages):
+        try:
+            return await encode(messages, tools, use)
+        except ContextLengthExceeded:
             raise
-        return await encode(gathered, tools, use)
+        except BadRequest as error:
+            refusal = error
+    assert refusal is not None, "there is one form at least"
+    raise refusal
+
+
+def _forms(messages: tuple[ChatMessage, ...]) -> Iterator[tuple[ChatMessage, ...]]:
+    """The messages as they are, and then for templates that refuse them so."""
+    yield messages
+    if (gathered := _with_system_first(messages)) != messages:
+        yield gathered
+    if (joined := _with_turns(gathered)) != gathered:
+        yield joined
+
+
+def _with_turns(messages: tuple[ChatMessage, ...]) -> tuple[ChatMessage, ...]:
+    """Messages for a template that has the assistant answer to results of tools (Mistral): what the user says behind
+    them stands in the last one."""
+    found, texts = list[ChatMessage](), list[list[str]]()
+    for message in messages:
+        if found and found[-1].role == "tool" and message.role == "user" and not message.name:
+            texts[-1].append(message.content)
+        else:
+            found.append(message)
+            texts.append([message.content])
+    return tuple(
+        replace(message, content="\n\n".join(parts)) if len(parts) > 1 else message
+        for message, parts in zip(found, texts, strict=True)
+    )
 
 
 def _template_use(model: ServedModel, conversation: Conversation) -> TemplateUse:
@@ -87,8 +113,10 @@ def unheard(model: ServedModel, conversation: Conversation) -> tuple[str, ...]:
 
 def _switched(model: ServedModel, use: TemplateUse, *, thinks: bool, param: str) -> TemplateUse:
     """``use`` with reasoning turned on or off; a model that never reasons needs no switch to be off."""
-    if model.template is not None and model.template.reads(_SWITCH):
-        return replace(use, values={**use.values, _SWITCH: thinks})
+    template = model.template
+    switch = None if template is None else next(filter(template.reads, _SWITCHES), None)
+    if switch is not None:
+        return replace(use, values={**use.values, switch: thinks})
     if not thinks and (model.chat.reasoning is not None or model.chat.is_framed):
         raise BadRequest("this model cannot answer without reasoning", param=param, code="unsupported_parameter")
     return use

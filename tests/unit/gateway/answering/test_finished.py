@@ -23,6 +23,8 @@ from stratos.text.output.syntaxes.qwen_coder import QWEN_CODER
 from stratos_gateway.answering.finished import FinishedCheck, Obligations
 from stratos_gateway.openai.chunks import ChoiceChunk
 from stratos_gateway.openai.rendering import Answer
+from stratos_gateway.openai.requests import parse_chat
+from stratos_gateway.preparation.enforcement import finished_check
 from tests.support.reference.call_matchers import matcher_of, random_output, shape_of
 
 OWN = [QWEN_CODER, GLM, GEMMA, PYTHONIC]
@@ -40,12 +42,15 @@ SCHEMA = {
 CHUNK: dict[str, Any] = {"index": 0, "token_ids": [], "entries": [], "is_first": True}
 
 
-def check_of(shape: OutputShape | None, **wanted: Any) -> FinishedCheck:
-    answer = Answer(
+def answer_of(shape: OutputShape | None) -> Answer:
+    return Answer(
         id="a", created=1, model="m", num_logprobs=None, num_prompt_logprobs=None, echoes_logprobs=False,
         return_token_ids=False, include_usage=False, prompts=((1,),), num_choices=1, shape=shape,
     )  # fmt: skip
-    return FinishedCheck(answer, Obligations(**wanted))
+
+
+def check_of(shape: OutputShape | None, **wanted: Any) -> FinishedCheck:
+    return FinishedCheck(answer_of(shape), Obligations(**wanted))
 
 
 def chunk(text: str, reason: str | None = "stop", **more: Any) -> ChoiceChunk:
@@ -82,3 +87,19 @@ def test_pieces_are_put_together_and_a_failure_stays() -> None:
 def test_what_was_cut_short_is_not_looked_at(more: dict[str, Any]) -> None:
     assert check_of(None, content=SCHEMA).passes([chunk("{", **more)])
     assert not check_of(None, content=SCHEMA).passes([chunk("{")])
+
+
+def test_an_answer_that_a_stop_token_cuts_short_is_none() -> None:
+    body = parse_chat(
+        {
+            "model": "m",
+            "messages": [{"role": "user", "content": "hi"}],
+            "response_format": {"type": "json_object"},
+            "stop_token_ids": [7],
+        },
+        4096,
+    )
+    for ids, passes in (([5, 7], True), ([7, 5], False), ([], False)):
+        check = finished_check(answer_of(None), body, is_part=False)
+        assert check is not None
+        assert check.passes([chunk('{"city": ', token_ids=ids)]) is passes

@@ -13,6 +13,7 @@ import pytest
 from stratos.common.errors import DependencyDown, InvalidApiKey, StreamMoved
 from stratos.core.tenant import Tenant
 from stratos.store.sealed.file_writer import FileWriter
+from stratos_gateway.batches.calls import LineCalls
 from stratos_gateway.batches.finals import FinalRun
 from stratos_gateway.batches.slices import BatchWork, SliceIndex, SliceRun
 
@@ -93,7 +94,7 @@ def work_of(store: Store, **head: Any) -> BatchWork:
 
 async def test_a_slice_is_kept_until_its_result_is() -> None:
     store, nothing = Store("in_progress"), cast("Any", None)
-    await SliceRun(work_of(store), (0, 1), nothing, nothing, LEASE_S).run()
+    await SliceRun(work_of(store), (0, 1), LineCalls({}, nothing), nothing, LEASE_S).run()
     assert store.done == [((0, 1), (0, 1))]
 
 

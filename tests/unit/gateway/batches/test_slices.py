@@ -13,14 +13,16 @@ from prometheus_client import CollectorRegistry
 from redis.exceptions import RedisError
 
 from stratos.common.clock import FakeClock
-from stratos.common.errors import ConcurrencyLimited, Overloaded
+from stratos.common.errors import BadRequest, ConcurrencyLimited, Overloaded
 from stratos.core.tenant import Tenant
 from stratos.rpc.tracing import TRACING_OFF
 from stratos_gateway.answering.request import BatchLine
+from stratos_gateway.anthropic.errors import MESSAGE_ERRORS
 from stratos_gateway.batches.calls import LineAnswer, LineCalls
 from stratos_gateway.batches.gate import LineGate
 from stratos_gateway.batches.slices import BatchWork, SliceIndex, answer_line
 from stratos_gateway.files.lines import LineCheck
+from stratos_gateway.http.errors import OPENAI_ERRORS, ErrorForm
 from stratos_gateway.http.exchange import TRACE_ALL, Exchanges
 from stratos_gateway.metrics import GatewayMetrics
 
@@ -60,9 +62,9 @@ class Endpoint:
         raise self._error
 
 
-async def called(error: Exception) -> LineAnswer:
+async def called(error: Exception, form: ErrorForm = OPENAI_ERRORS) -> LineAnswer:
     exchanges = Exchanges(TRACING_OFF, TRACE_ALL, Random(1), FakeClock())
-    calls = LineCalls({URL: cast("Any", Endpoint(error))}, exchanges)
+    calls = LineCalls({URL: cast("Any", Endpoint(error))}, exchanges, {URL: form})
     own = BatchLine(name="batch_1-0", epoch=1, created_unix_s=5, arrived_unix_ms=7)
     return await calls.call(Tenant(name="acme"), URL, {"model": "base"}, own)
 
@@ -72,6 +74,14 @@ async def test_a_fault_of_ours_is_the_answer_of_its_line_alone(caplog: pytest.Lo
     assert (answer.status, answer.is_ok) == (500, False)
     assert "secret" not in str(answer.body)
     assert "in line batch_1-0" in caplog.text
+
+
+async def test_a_refused_line_has_the_form_of_its_route() -> None:
+    error = BadRequest("no such field", param="a")
+    assert (await called(error)).body["error"]["type"] == "invalid_request_error"
+    answer = await called(error, MESSAGE_ERRORS)
+    assert (answer.status, answer.body["type"], answer.body["request_id"]) == (400, "error", "batch_1-0")
+    assert (await called(KeyError("x"), MESSAGE_ERRORS)).body["error"]["type"] == "api_error"
 
 
 @pytest.mark.parametrize("error", [Overloaded("full"), RedisError("away"), ExceptionGroup("", [OSError()])])

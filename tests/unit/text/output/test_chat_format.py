@@ -53,6 +53,17 @@ def test_a_template_that_knows_no_tools_gets_the_generic_syntax() -> None:
     assert found.written(CONVERSATION[:1], ()) == CONVERSATION[:1]
 
 
+def test_roles_go_by_turns_where_a_user_speaks_behind_results() -> None:
+    found = chat_format("{{ messages[0].content }}")
+    told = [*CONVERSATION, ChatMessage("user", "and?"), ChatMessage("tool", "43"), ChatMessage("assistant", "so")]
+    written = found.written([*told, ChatMessage("user", "on")], ())
+    assert [message.role for message in written] == ["user", "assistant", "user", "assistant", "user"]
+    results = [f"<tool_response>\n{number}\n</tool_response>" for number in (42, 43)]
+    assert (written[2].content, written[4].content) == (f"{results[0]}\nand?\n{results[1]}", "on")
+    named = [*CONVERSATION, ChatMessage("user", "and?", name="Ann")]
+    assert found.written(named, ())[-1] == named[-1]
+
+
 def test_ids_are_as_long_as_the_template_wants_them() -> None:
     _, asked, result = chat_format("{% if tools %}[TOOL_CALLS] [").written(CONVERSATION, [TOOL])
     assert asked.tool_calls[0].id == result.tool_call_id

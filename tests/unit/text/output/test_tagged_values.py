@@ -69,3 +69,33 @@ def test_a_value_ends_where_it_does(syntax: CallSyntax, value: str, schema: dict
     for begin, end in itertools.combinations_with_replacement(range(len(output) + 1), 2):
         if end - begin <= 2 or end % 23 == 0:
             assert events_of(shape, [output[:begin], output[begin:end], output[end:]]) == whole, (begin, end)
+
+
+EITHER = {"anyOf": [{"type": "string"}, {"type": "integer"}]}
+
+
+@pytest.mark.parametrize("syntax", [QWEN_CODER, GLM], ids=lambda syntax: syntax.name)
+@pytest.mark.parametrize(
+    ("value", "schema", "expected"),
+    [
+        ("12345678901234567890", MAYBE, "12345678901234567890"),
+        ("true", {"anyOf": [{"type": "string"}, {"type": "null"}]}, "true"),
+        ("True", MAYBE, "True"),
+        ("[1]", MAYBE, "[1]"),
+        ("None", MAYBE, None),
+        ('"7"', MAYBE, "7"),
+        ("7", EITHER, 7),
+        ("false", EITHER, "false"),
+        ("1", {"enum": ["1", None]}, "1"),
+        ("1", {"const": "1"}, "1"),
+        ("7", {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/a"}]}, 7),
+        ("7", {"anyOf": [{"type": "string"}, {"enum": [7, [1], {"a": 1}, True]}]}, 7),
+    ],
+)
+def test_what_may_be_a_text_is_one_unless_its_type_is_in_the_schema(
+    syntax: CallSyntax, value: str, schema: dict[str, Any], expected: object
+) -> None:
+    parameters = {"type": "object", "properties": {"a": schema, "b": {"type": "string"}}}
+    shape = shape_of(syntax, ToolUse(tools=(Tool("f", parameters=parameters),)))
+    [(_, arguments)] = calls_of(events_of(shape, [written(syntax, value)]))
+    assert json.loads(arguments) == {"a": expected, "b": "x"}

@@ -97,6 +97,34 @@ def is_text(schema: Schema) -> bool:
     return kind == "string" or kind == ["string"]
 
 
+def told_types(schema: Schema) -> frozenset[str] | None:
+    """Types that a value may have, integers being numbers; ``None`` where the schema does not list them."""
+    if isinstance(values := schema.get("enum", [schema["const"]] if "const" in schema else None), list):
+        return frozenset(map(_type_of, values))
+    if isinstance(kinds := schema.get("type"), str | list):
+        listed = [kinds] if isinstance(kinds, str) else [kind for kind in kinds if isinstance(kind, str)]
+        return frozenset("number" if kind == "integer" else kind for kind in listed)
+    branches = schema.get("anyOf", schema.get("oneOf"))
+    if not isinstance(branches, list):
+        return None
+    found = [told_types(one) if isinstance(one, Mapping) else None for one in branches]
+    known = [kinds for kinds in found if kinds is not None]
+    return frozenset[str]().union(*known) if len(known) == len(found) else None
+
+
+def _type_of(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case str():
+            return "string"
+        case list():
+            return "array"
+    return "object" if isinstance(value, Mapping) else "number"
+
+
 def types_of(schema: Schema) -> list[str]:
     """Types that a value may have, each once; raises ``TypeError`` for what is no list of types."""
     kinds = schema.get("type", TYPES)
