@@ -14,7 +14,7 @@ from typing import Any
 import grpc.aio
 
 from stratos.api.router.v1 import router_pb2
-from stratos.common.background import end_tasks
+from stratos.common.background import end_tasks, gather_more
 from stratos.common.bugs import report_bug
 from stratos.common.errors import Draining, StratosError
 from stratos.rpc.errors import to_error_detail
@@ -86,6 +86,7 @@ class GatewaySession:
             while self._calls or self._unsent or not self._is_leaving:
                 await self._news.wait()
                 self._news.clear()
+                await gather_more(lambda: len(self._unsent), MAX_UNSENT)
                 await self._send()
             if reader.done():
                 reader.result()

@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 
 from stratos.api.router.v1 import router_pb2
+from stratos.common.background import gather_more
 from stratos.common.clock import Clock
 from stratos.common.errors import Overloaded, StratosError, WorkerLost
 from stratos.rpc.errors import from_error_detail, from_rpc_error
@@ -175,6 +176,7 @@ class _Stream:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the reader tells why
             while True:
                 await self._news.wait()
+                await gather_more(self._unsent.__len__, MAX_CALLS_PER_MESSAGE)
                 await self._call.write(self._next_message())
 
     def _next_message(self) -> router_pb2.SessionRequest:

@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
+from stratos.common.background import gather_more
 from stratos.common.errors import Draining, StratosError, WorkerLost
 from stratos.core.placement import AttemptReport
 
@@ -50,6 +51,7 @@ class Outbox:
     async def wait(self) -> None:
         """Until there is something to send."""
         await self._news.wait()
+        await gather_more(self._reports.__len__, MAX_PER_CALL)
 
     async def flush(self) -> None:
         """Send everything that waits.
