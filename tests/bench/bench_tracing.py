@@ -16,11 +16,12 @@ from random import Random
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
+from stratos.api.common.v1 import common_pb2
 from stratos.core.generation import Submission
 from stratos.core.requests.records import ChoiceState, EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.trace import TraceContext
-from stratos.rpc.codec.trace import trace_from_pb, trace_to_pb
+from stratos.rpc.codec.trace import trace_from_pb, trace_to_part
 from stratos.rpc.tracing import SpanKind, Tracing
 from stratos.worker.decode.spans import describe_decode
 from stratos.worker.records import RequestRecord
@@ -48,8 +49,8 @@ def hop(tracing: Tracing, name: str, trace: TraceContext, kind: SpanKind) -> Tra
     """A span and what it is given, and the context as a message for the next process and back."""
     with tracing.span(name, trace, kind=kind, generation_id="gen-1", attempt=0) as span:
         span.set(worker_id="decode-0", outcome="finished", cause=None, output_tokens=64)
-    message = trace_to_pb(span.trace)
-    return span.trace if message is None else trace_from_pb(message)
+    part = trace_to_part(span.trace)
+    return span.trace if part is None else trace_from_pb(common_pb2.TraceContext(**part))
 
 
 def serve(tracing: Tracing, exchanges: Exchanges) -> None:

@@ -23,7 +23,7 @@ from stratos.core.requests.embedding import EmbedCall, PoolingKind
 from stratos.core.requests.terms import RequestTerms
 from stratos.engine.fake.pooling import fake_embedding
 from stratos.engine.fake.runner import fake_kv
-from stratos.rpc.codec.placement import placement_request_to_pb
+from stratos.rpc.codec.placement import placement_request_to_part
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.usage_reader import UsageReader
 from stratos.store.records.settings import RecordStoreConfig
@@ -123,8 +123,8 @@ async def test_routers_hear_where_the_gateway_is() -> None:
         world.router.embedders = [embedder.ref]
         assert (await post(world)).status_code == 200
         await world.openai.completions.create(model="base", prompt="x", max_tokens=1)
-        asked = [placement_request_to_pb(request, 0.0) for request in world.router.requests]
-        assert [(one.zone, one.region) for one in asked] == [("zone-1", "region-2")] * 2
+        asked = [placement_request_to_part(request, 0.0) for request in world.router.requests]
+        assert [(one["zone"], one["region"]) for one in asked] == [("zone-1", "region-2")] * 2
         await embedder.stop()
 
 

@@ -22,7 +22,7 @@ from stratos.rpc.clients import router_session
 from stratos.rpc.clients.channel import channel
 from stratos.rpc.clients.router import RouterClient
 from stratos.rpc.clients.router_session import RouterSession
-from stratos.rpc.codec.placement import placement_request_to_pb
+from stratos.rpc.codec.placement import placement_request_to_part
 from stratos.rpc.metrics import RpcMetrics
 from stratos.rpc.serving.interceptors import EdgeInterceptor
 from stratos_router import gateway_session
@@ -242,7 +242,7 @@ async def test_a_call_of_another_build_is_refused_by_itself(tmp_path: Path) -> N
         session = RouterSession(router_pb2_grpc.RouterServiceStub(newer).Session, SystemClock())
         with pytest.raises(BadRequest):
             await session.ask(router_pb2.SessionCall())
-        request = router_pb2.SessionCall(schedule=placement_request_to_pb(ask(), 0.0))
+        request = router_pb2.SessionCall(schedule=placement_request_to_part(ask(), 0.0))
         assert (await session.ask(request)).schedule.decode.address == workers[0].address
         await session.close()
 
@@ -255,7 +255,7 @@ async def test_a_gateway_of_an_older_build_asks_call_by_call(tmp_path: Path) -> 
     ):
         await until_live(client, workers[0].address)
         stub = router_pb2_grpc.RouterServiceStub(older)
-        placement = await stub.Schedule(placement_request_to_pb(ask(), 0.0))
+        placement = await stub.Schedule(router_pb2.ScheduleRequest(**placement_request_to_part(ask(), 0.0)))
         assert placement.decode.address == workers[0].address
         report = router_pb2.AttemptReport(handoff_id=placement.handoff_id, outcome=router_pb2.OUTCOME_FINISHED)
         await stub.Complete(router_pb2.CompleteRequest(reports=[report]))

@@ -274,7 +274,7 @@ class Gateway:
         return stream
 
     async def acknowledge(self, *request_ids: str) -> None:
-        await self.call.write(usage_ack(request_ids))
+        await self.call.write(decode_pb2.SessionRequest(**usage_ack(request_ids)))
 
     async def _read(self) -> None:
         try:

@@ -28,10 +28,10 @@ from stratos.rpc.codec.generation import (
     delta_to_pb,
     step_to_pb,
     submit_from_pb,
-    submit_to_pb,
+    submit_to_part,
     tokens_from_pb,
 )
-from stratos.rpc.codec.placement import PLACEMENT, placement_request_from_pb, placement_request_to_pb
+from stratos.rpc.codec.placement import PLACEMENT, placement_request_from_pb, placement_request_to_part
 from stratos.rpc.codec.unknown_fields import refuse_unknown_fields
 from tests.support.worlds.fleet_samples import IDENTITY, make_request, make_status
 
@@ -50,7 +50,9 @@ def test_a_status_without_features_offers_none() -> None:
 
 def test_placements_keep_what_they_say_of_prefixes() -> None:
     request = make_request(block_hashes=(2**64 - 1, 7), session_key=2**63)
-    assert placement_request_from_pb(placement_request_to_pb(request, 0.0), 0.0) == request
+    assert (
+        placement_request_from_pb(router_pb2.ScheduleRequest(**placement_request_to_part(request, 0.0)), 0.0) == request
+    )
     worker = make_status().ref
     for layout in (None, CacheLayout(IDENTITY, 32)):
         placement = Placement(decode=worker, handoff_id="h", cache_layout=layout)
@@ -131,7 +133,7 @@ def test_an_attempt_says_how_much_of_it_is_an_earlier_answer() -> None:
         sampling=SamplingParams(), seed=1, num_prior_tokens=2,
     )  # fmt: skip
     submission = Submission(request=request, model_digest="m", handoff_id="h")
-    assert submit_from_pb(submit_to_pb(submission, 0.0), 0.0) == submission
+    assert submit_from_pb(decode_pb2.Submit(**submit_to_part(submission, 0.0)), 0.0) == submission
     assert request.is_resumed
     assert not replace(request, num_prior_tokens=3).is_resumed
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from stratos.api.router.v1 import router_pb2
 from stratos.core.placement import Placement, Work, WorkerRef, WorkerRole
 from stratos.core.requests.terms import Share
 from stratos.core.trace import NO_TRACE
 from stratos.rpc.codec.fleet import WORKER_STATUS
-from stratos.rpc.codec.placement import PLACEMENT, placement_request_from_pb, placement_request_to_pb
+from stratos.rpc.codec.placement import PLACEMENT, placement_request_from_pb, placement_request_to_part
 from tests.support.worlds.fleet_samples import ledger, make_request, make_status
 
 NOW_S = 50.0
@@ -39,7 +40,10 @@ def test_every_field_of_a_placement_request_survives() -> None:
         required_features=frozenset({"grammar", "resume"}),
         trace=NO_TRACE,
     )
-    assert placement_request_from_pb(placement_request_to_pb(request, NOW_S), NOW_S) == request
+    assert (
+        placement_request_from_pb(router_pb2.ScheduleRequest(**placement_request_to_part(request, NOW_S)), NOW_S)
+        == request
+    )
 
 
 def test_every_field_of_a_placement_survives() -> None:

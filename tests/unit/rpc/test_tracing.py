@@ -13,10 +13,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind as OtelKind
 
+from stratos.api.common.v1 import common_pb2
 from stratos.common.errors import Busy
 from stratos.core.trace import NO_TRACE, TraceContext, parse_traceparent
 from stratos.rpc.binding import StartError
-from stratos.rpc.codec.trace import trace_from_pb, trace_to_pb
+from stratos.rpc.codec.trace import trace_from_pb, trace_to_part
 from stratos.rpc.tracing import TRACING_OFF, SpanKind, Tracing, open_tracing
 from tests.support.promises import Promised
 
@@ -148,15 +149,15 @@ def test_a_collector_that_is_away_holds_up_the_end_for_two_exports_at_most(
 
 @pytest.mark.parametrize("trace", [NO_TRACE, SAMPLED, UNSAMPLED, TraceContext(http_request_id="a")])
 def test_the_context_survives_the_wire(trace: TraceContext) -> None:
-    message = trace_to_pb(trace)
-    assert (message is None) == (trace == NO_TRACE)
-    assert message is None or trace_from_pb(message) == trace
+    part = trace_to_part(trace)
+    assert (part is None) == (trace == NO_TRACE)
+    assert part is None or trace_from_pb(common_pb2.TraceContext(**part)) == trace
 
 
 def test_what_is_malformed_on_the_wire_counts_as_absent() -> None:
-    message = trace_to_pb(TraceContext(traceparent="garbage", http_request_id="two words"))
-    assert message is not None
-    assert trace_from_pb(message) == NO_TRACE
+    part = trace_to_part(TraceContext(traceparent="garbage", http_request_id="two words"))
+    assert part is not None
+    assert trace_from_pb(common_pb2.TraceContext(**part)) == NO_TRACE
 
 
 @pytest.mark.parametrize(

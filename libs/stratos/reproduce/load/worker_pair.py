@@ -139,9 +139,9 @@ class PairSession:
             terms=RequestTerms(tenant="bench"),
         )
         submission = Submission(request=request, model_digest=self._digest, handoff_id=f"h{name}", prefill=prefill)
-        message = generation.submit_to_pb(submission, time.monotonic())
+        part = generation.submit_to_part(submission, time.monotonic())
         async with asyncio.timeout(REQUEST_TIMEOUT_S):
-            done = await self._until_end(decode_pb2.SessionRequest(submit=message, submit_number=number))
+            done = await self._until_end(decode_pb2.SessionRequest(submit=part, submit_number=number))
         if prefill and done.receipt.prefill_path is not PrefillPath.HANDOFF:
             raise RuntimeError(f"the prompt was not handed over: {done.receipt}")
         return done

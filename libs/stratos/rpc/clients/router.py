@@ -23,7 +23,7 @@ from stratos.rpc.clients.health_watch import HealthWatch
 from stratos.rpc.clients.router_session import RouterSession, SessionUnknown
 from stratos.rpc.codec.convictions import GATEWAY_UPDATE, ROUTER_UPDATE
 from stratos.rpc.codec.fleet import FLEET, GATEWAY_LOAD
-from stratos.rpc.codec.placement import ATTEMPT_REPORT, PLACEMENT, placement_request_to_pb
+from stratos.rpc.codec.placement import ATTEMPT_REPORT, PLACEMENT, placement_request_to_part
 
 __all__ = ["RouterClient"]
 
@@ -54,13 +54,13 @@ class RouterClient:
             ContextLengthExceeded: the request could never fit into a worker's KV pool.
             WorkerLost: the router is gone, or did not answer within ``timeout_s``.
         """
-        message = placement_request_to_pb(request, self._clock.now())
+        call = router_pb2.SessionCall(schedule=placement_request_to_part(request, self._clock.now()))
         try:
-            answer = await self._session.ask(router_pb2.SessionCall(schedule=message), timeout_s=timeout_s)
+            answer = await self._session.ask(call, timeout_s=timeout_s)
             placement = answer.schedule
         except SessionUnknown:
             async with translate_errors(peer="the router"):
-                placement = await self._stub.Schedule(message, timeout=timeout_s)
+                placement = await self._stub.Schedule(call.schedule, timeout=timeout_s)
         return PLACEMENT.from_pb(placement, router_address=self.address)
 
     async def complete(self, reports: Sequence[AttemptReport]) -> None:
@@ -69,12 +69,12 @@ class RouterClient:
         Raises:
             WorkerLost: the router did not answer.
         """
-        message = router_pb2.CompleteRequest(reports=[ATTEMPT_REPORT.to_pb(report) for report in reports])
+        call = router_pb2.SessionCall(complete={"reports": [ATTEMPT_REPORT.to_part(report) for report in reports]})
         try:
-            await self._session.ask(router_pb2.SessionCall(complete=message), timeout_s=COMPLETE_TIMEOUT_S)
+            await self._session.ask(call, timeout_s=COMPLETE_TIMEOUT_S)
         except SessionUnknown:
             async with translate_errors(peer="the router"):
-                await self._stub.Complete(message, timeout=COMPLETE_TIMEOUT_S)
+                await self._stub.Complete(call.complete, timeout=COMPLETE_TIMEOUT_S)
 
     async def is_serving(self, *, timeout_s: float) -> bool:
         """Whether the router says that it takes calls, as it last did; it tells by itself when that changes."""

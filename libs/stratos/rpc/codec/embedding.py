@@ -9,7 +9,7 @@ from stratos.common.errors import BadRequest, FeatureUnavailable
 from stratos.core.requests.embedding import EmbedCall, EmbeddingOutput, PoolingKind
 from stratos.rpc.codec.fields import EnumCodec, FlatField
 from stratos.rpc.codec.flat import FlatCodec
-from stratos.rpc.codec.terms import terms_from_pb, terms_to_pb
+from stratos.rpc.codec.terms import terms_from_pb, terms_to_part
 from stratos.rpc.codec.trace import TRACE
 from stratos.rpc.codec.unknown_fields import refuse_unknown_fields
 
@@ -31,7 +31,7 @@ _CALL = FlatCodec(
 
 def call_to_pb(call: EmbedCall, now_s: float) -> embed_pb2.EmbedRequest:
     """A call as a message that leaves at ``now_s``."""
-    return _CALL.to_pb(call, terms=terms_to_pb(call.terms, now_s))
+    return _CALL.to_pb(call, terms=terms_to_part(call.terms, now_s))
 
 
 def call_from_pb(message: embed_pb2.EmbedRequest, now_s: float) -> EmbedCall:

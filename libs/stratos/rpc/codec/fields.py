@@ -9,12 +9,14 @@ from typing import Any, Generic, Protocol, TypeVar
 from stratos.common.errors import BadRequest
 
 ValueT = TypeVar("ValueT")
+Part = dict[str, Any]
+"""Fields of a message by their names, as its constructor takes them, and those of a message around it."""
 
 
 class RecordCodec(Protocol):
     """Conversions of a record that may be part of another one."""
 
-    to_part: Callable[[Any], Any]
+    to_part: Callable[..., Part]
     from_pb: Callable[..., Any]
 
 

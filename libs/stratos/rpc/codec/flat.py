@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import Message
 
-from stratos.rpc.codec.fields import PLAIN, FlatField
+from stratos.rpc.codec.fields import PLAIN, FlatField, Part
 
 RecordT = TypeVar("RecordT")
 MessageT = TypeVar("MessageT", bound=Message)
@@ -61,14 +61,20 @@ class FlatCodec(Generic[RecordT, MessageT]):
         _refuse_leftovers(record, message, {*wire_names, *by_hand})
         paths = own.names + [f"{name}.{field}" for name, part in parts.items() for field in part.names]
         encoders = [pair for part in every for pair in part.encoders]
-        self.to_pb: Callable[..., MessageT] = _encoder(message, wire_names, _reader(paths), encoders)
+        to_part = _encoder(wire_names, _reader(paths), encoders)
+
+        def to_pb(record: RecordT, **by_hand: Any) -> MessageT:
+            return message(**to_part(record, **by_hand))
+
+        self.to_pb: Callable[..., MessageT] = to_pb
         """A record as a message; keywords are the fields by hand."""
         self.from_pb: Callable[..., RecordT] = own.decoder(parts, check)
         """A record from a message; keywords are the fields by hand. Raises ``BadRequest`` for a malformed one."""
-        self.to_part: Callable[[RecordT], MessageT] = self.to_pb
-        """A record as a message that is copied into another one, and never changed."""
+        self.to_part: Callable[..., Part] = to_part
+        """The same as fields of a message that is made within another one, which takes no copy. Where records are kept
+        they are of many messages, and never changed."""
         if cache_size:
-            self.to_part = lru_cache(maxsize=cache_size)(self.to_pb)
+            self.to_part = lru_cache(maxsize=cache_size)(to_part)
             self.from_pb = own.keeping_decoder(cache_size)
 
 
@@ -168,18 +174,15 @@ class _Part:
 
 
 def _encoder(
-    message: type[MessageT],
-    wire_names: Sequence[str],
-    read: Callable[[Any], _Values],
-    encoders: Sequence[tuple[str, _Convert]],
-) -> Callable[..., MessageT]:
+    wire_names: Sequence[str], read: Callable[[Any], _Values], encoders: Sequence[tuple[str, _Convert]]
+) -> Callable[..., Part]:
     names, converted = tuple(wire_names), tuple(encoders)
 
-    def encode_record(record: Any, **fields: Any) -> MessageT:
+    def encode_record(record: Any, **fields: Any) -> Part:
         fields.update(zip(names, read(record)))  # noqa: B905 (strict takes as long as the copying)
         for name, encode in converted:
             fields[name] = encode(fields[name])
-        return message(**fields)
+        return fields
 
     return encode_record
 

@@ -23,11 +23,11 @@ from stratos.core.requests.records import (
 )
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.watermark import Watermark
-from stratos.rpc.codec.fields import EnumCodec, FlatField, nested, optional
+from stratos.rpc.codec.fields import EnumCodec, FlatField, Part, nested, optional
 from stratos.rpc.codec.flat import FlatCodec
 from stratos.rpc.codec.fleet import REF
-from stratos.rpc.codec.terms import terms_from_pb, terms_to_pb
-from stratos.rpc.codec.trace import trace_from_pb, trace_to_pb
+from stratos.rpc.codec.terms import terms_from_pb, terms_to_part
+from stratos.rpc.codec.trace import trace_from_pb, trace_to_part
 from stratos.rpc.codec.unknown_fields import refuse_unknown_fields
 from stratos.rpc.codec.usage import CACHE_WRITES, METER_TAG
 from stratos.rpc.errors import from_error_detail, to_error_detail
@@ -99,42 +99,36 @@ def messages_of(message: decode_pb2.SessionRequest) -> Iterator[decode_pb2.Sessi
     yield from message.further
 
 
-def cancel(key: RequestKey, choices: tuple[int, ...] = ()) -> decode_pb2.SessionRequest:
-    """Ends an attempt, or some of its choices."""
-    message = decode_pb2.Cancel(request_id=key.request_id, attempt=key.attempt, choice_indexes=choices)
-    return decode_pb2.SessionRequest(cancel=message)
+def cancel(key: RequestKey, choices: tuple[int, ...] = ()) -> Part:
+    """Ends an attempt, or some of its choices: fields of a ``SessionRequest``."""
+    return {"cancel": {"request_id": key.request_id, "attempt": key.attempt, "choice_indexes": choices}}
 
 
-def take_over(key: RequestKey, num_received: Mapping[int, int]) -> decode_pb2.SessionRequest:
+def take_over(key: RequestKey, num_received: Mapping[int, int]) -> Part:
     """Goes on, as a new attempt, with what an older one of the request runs there."""
-    message = decode_pb2.Attach(
-        request_id=key.request_id, attempt=key.attempt, num_received=num_received, takes_over=True
-    )
-    return decode_pb2.SessionRequest(attach=message)
+    attach = {"request_id": key.request_id, "attempt": key.attempt, "num_received": num_received, "takes_over": True}
+    return {"attach": attach}
 
 
-def submit_to_pb(submission: Submission, now_s: float) -> decode_pb2.Submit:
-    """An attempt as a message that leaves at ``now_s``."""
+def submit_to_part(submission: Submission, now_s: float) -> Part:
+    """An attempt as fields of its message, which leaves at ``now_s``."""
     request = submission.request
-    return decode_pb2.Submit(
-        request_id=request.key.request_id,
-        attempt=request.key.attempt,
-        handoff_id=submission.handoff_id,
-        prompt_ids=request.prompt_ids,
-        choices=[
-            decode_pb2.ChoiceState(index=c.index, emitted_ids=c.emitted_ids, finished=c.finished)
-            for c in request.choices
-        ],
-        sampling=SAMPLING.to_pb(request.sampling),
-        seed=request.seed & _SEED_MASK,
-        model_digest=submission.model_digest,
-        terms=terms_to_pb(request.terms, now_s),
-        prefill=[REF.to_pb(ref) for ref in submission.prefill],
-        trace=trace_to_pb(submission.trace),
-        required_features=sorted(submission.required_features),
-        meter=None if submission.meter is None else METER_TAG.to_pb(submission.meter),
-        num_prior_tokens=request.num_prior_tokens,
-    )
+    return {
+        "request_id": request.key.request_id,
+        "attempt": request.key.attempt,
+        "handoff_id": submission.handoff_id,
+        "prompt_ids": request.prompt_ids,
+        "choices": [{"index": c.index, "emitted_ids": c.emitted_ids, "finished": c.finished} for c in request.choices],
+        "sampling": SAMPLING.to_part(request.sampling),
+        "seed": request.seed & _SEED_MASK,
+        "model_digest": submission.model_digest,
+        "terms": terms_to_part(request.terms, now_s),
+        "prefill": [REF.to_part(ref) for ref in submission.prefill],
+        "trace": trace_to_part(submission.trace),
+        "required_features": sorted(submission.required_features),
+        "meter": None if submission.meter is None else METER_TAG.to_part(submission.meter),
+        "num_prior_tokens": request.num_prior_tokens,
+    }
 
 
 def submit_from_pb(message: decode_pb2.Submit, now_s: float) -> Submission:

@@ -6,10 +6,10 @@ from stratos.api.router.v1 import router_pb2
 from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementRequest
 from stratos.core.requests.terms import FULL_SHARE, Share
 from stratos.rpc.codec.cache import LAYOUT
-from stratos.rpc.codec.fields import SET, EnumCodec, FlatField, each, optional, renamed
+from stratos.rpc.codec.fields import SET, EnumCodec, FlatField, Part, each, optional, renamed
 from stratos.rpc.codec.flat import FlatCodec
 from stratos.rpc.codec.fleet import REF, WORK
-from stratos.rpc.codec.terms import terms_from_pb, terms_to_pb
+from stratos.rpc.codec.terms import terms_from_pb, terms_to_part
 from stratos.rpc.codec.trace import TRACE
 
 OUTCOME = EnumCodec(
@@ -55,13 +55,13 @@ _SHARE = FlatCodec(
 )
 
 
-def placement_request_to_pb(request: PlacementRequest, now_s: float) -> router_pb2.ScheduleRequest:
-    """A request as a message that leaves at ``now_s``; a plan without bounds is left out."""
+def placement_request_to_part(request: PlacementRequest, now_s: float) -> Part:
+    """A request as fields of its message, which leaves at ``now_s``; a plan without bounds is left out."""
     share = request.terms.share
-    return _REQUEST.to_pb(
+    return _REQUEST.to_part(
         request,
-        terms=terms_to_pb(request.terms, now_s),
-        share=None if share is FULL_SHARE or share == FULL_SHARE else _SHARE.to_pb(share),
+        terms=terms_to_part(request.terms, now_s),
+        share=None if share is FULL_SHARE or share == FULL_SHARE else _SHARE.to_part(share),
     )
 
 

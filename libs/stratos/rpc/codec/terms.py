@@ -8,23 +8,24 @@ from stratos.api.common.v1 import common_pb2
 from stratos.core.adapter import BASE_MODEL, AdapterRef
 from stratos.core.requests.pins import MAX_BREAKPOINTS, NO_PINS, TTL_24H_S, Breakpoint, PinTerms
 from stratos.core.requests.terms import FULL_SHARE, RequestTerms, Share
+from stratos.rpc.codec.fields import Part
 
 
-def terms_to_pb(terms: RequestTerms, now_s: float) -> common_pb2.RequestTerms:
-    """Terms as a message that leaves at ``now_s``; an open deadline has at least 1 ms left."""
+def terms_to_part(terms: RequestTerms, now_s: float) -> Part:
+    """Terms as fields of a message that leaves at ``now_s``; an open deadline has at least 1 ms left."""
     adapter = terms.adapter
-    return common_pb2.RequestTerms(
-        tenant=terms.tenant,
-        tenant_name=terms.tenant_name,
-        cache_salt=terms.cache_salt,
-        kv_key=terms.kv_key,
-        priority_class=terms.priority_class,
-        adapter=common_pb2.AdapterRef(digest=adapter.digest, uri=adapter.uri) if adapter.digest else None,
-        deadline_ms=_left_ms(terms.deadline_s, now_s),
-        end_ms=_left_ms(terms.end_s, now_s),
-        age_ms=max(round((now_s - terms.began_s) * 1000), 0) if terms.arrival_s else 0,  # 0: a record without times
-        pins=_pins_to_pb(terms.pins) if terms.pins.breakpoints else None,
-    )
+    return {
+        "tenant": terms.tenant,
+        "tenant_name": terms.tenant_name,
+        "cache_salt": terms.cache_salt,
+        "kv_key": terms.kv_key,
+        "priority_class": terms.priority_class,
+        "adapter": {"digest": adapter.digest, "uri": adapter.uri} if adapter.digest else None,
+        "deadline_ms": _left_ms(terms.deadline_s, now_s),
+        "end_ms": _left_ms(terms.end_s, now_s),
+        "age_ms": max(round((now_s - terms.began_s) * 1000), 0) if terms.arrival_s else 0,  # 0: a record without times
+        "pins": _pins_to_pb(terms.pins) if terms.pins.breakpoints else None,
+    }
 
 
 def _pins_to_pb(pins: PinTerms) -> common_pb2.PinTerms:

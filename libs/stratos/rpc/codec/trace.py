@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from stratos.api.common.v1 import common_pb2
 from stratos.core.trace import NO_TRACE, TraceContext, parse_http_request_id, parse_traceparent
-from stratos.rpc.codec.fields import FlatField
+from stratos.rpc.codec.fields import FlatField, Part
 
 
-def trace_to_pb(trace: TraceContext) -> common_pb2.TraceContext | None:
-    """A record as message; ``None``, which leaves the field out, when it is empty."""
+def trace_to_part(trace: TraceContext) -> Part | None:
+    """A record as fields of its message; ``None``, which leaves it out, when it is empty."""
     if trace is NO_TRACE or trace == NO_TRACE:
         return None
-    return common_pb2.TraceContext(traceparent=trace.traceparent, http_request_id=trace.http_request_id)
+    return {"traceparent": trace.traceparent, "http_request_id": trace.http_request_id}
 
 
 def trace_from_pb(message: common_pb2.TraceContext) -> TraceContext:
@@ -22,5 +22,5 @@ def trace_from_pb(message: common_pb2.TraceContext) -> TraceContext:
     )
 
 
-TRACE = FlatField(encode=trace_to_pb, decode=trace_from_pb)
+TRACE = FlatField(encode=trace_to_part, decode=trace_from_pb)
 """The field ``trace`` of a flat record."""

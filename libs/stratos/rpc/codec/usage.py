@@ -8,7 +8,7 @@ from stratos.api.worker.v1 import decode_pb2
 from stratos.core.ledger.usage import MeterTag, UsageCount
 from stratos.core.requests.pins import CacheWrites
 from stratos.core.requests.records import RequestKey
-from stratos.rpc.codec.fields import nested
+from stratos.rpc.codec.fields import Part, nested
 from stratos.rpc.codec.flat import FlatCodec
 
 METER_TAG = FlatCodec(MeterTag, decode_pb2.MeterTag)
@@ -32,6 +32,6 @@ def counts_from_pb(message: decode_pb2.UsageCounts) -> list[UsageCount]:
     return [_COUNT.from_pb(one, key=RequestKey(one.request_id, one.attempt)) for one in message.counts]
 
 
-def usage_ack(request_ids: Iterable[str]) -> decode_pb2.SessionRequest:
-    """Acknowledges counts that are in the ledger."""
-    return decode_pb2.SessionRequest(usage_ack=decode_pb2.UsageAck(request_ids=request_ids))
+def usage_ack(request_ids: Iterable[str]) -> Part:
+    """Acknowledges counts that are in the ledger: fields of a ``SessionRequest``."""
+    return {"usage_ack": {"request_ids": request_ids}}

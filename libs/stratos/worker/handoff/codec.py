@@ -11,7 +11,7 @@ from stratos.kv_transfer.transfer import FrameHeader, TransportOffer
 from stratos.rpc.codec.fields import EnumCodec, FlatField, nested, whole_ms
 from stratos.rpc.codec.flat import FlatCodec, OneOfCodec
 from stratos.rpc.codec.fleet import IDENTITY, REF
-from stratos.rpc.codec.terms import terms_from_pb, terms_to_pb
+from stratos.rpc.codec.terms import terms_from_pb, terms_to_part
 from stratos.rpc.codec.trace import TRACE
 from stratos.rpc.errors import from_error_detail, to_error_detail
 from stratos.worker.handoff.records import (
@@ -108,7 +108,7 @@ _RESPONSES: OneOfCodec[SourceMessage, source_pb2.FetchResponse] = OneOfCodec(
 def request_to_pb(message: ReceiverMessage, now_s: float) -> source_pb2.FetchRequest:
     """The receiver's message as it leaves at ``now_s``."""
     if isinstance(message, Intent):
-        return source_pb2.FetchRequest(intent=_INTENT.to_pb(message, terms=terms_to_pb(message.terms, now_s)))
+        return source_pb2.FetchRequest(intent=_INTENT.to_pb(message, terms=terms_to_part(message.terms, now_s)))
     return _REQUESTS.to_pb(message)
 
 

@@ -29,7 +29,7 @@ from stratos.core.placement import WorkerRef
 from stratos.core.requests.records import RequestKey
 from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN, Dialer
 from stratos.rpc.codec import generation as codec
-from stratos.rpc.codec.unknown_fields import leave_out_later_fields
+from stratos.rpc.codec.fields import Part
 from stratos.rpc.codec.usage import counts_from_pb, usage_ack
 from stratos_gateway.access.contract import Gate
 from stratos_gateway.sessions.liveness import SessionConfig, SessionLiveness
@@ -147,15 +147,14 @@ class WorkerSession:
         if lacking := submission.required_features - self._features:
             raise FeatureUnavailable(f"{self.worker.worker_id} does not offer: {name_features(lacking)}")
         key, number = submission.request.key, self._num_submits + 1
-        message = codec.submit_to_pb(submission, self._clock.now())
+        part = codec.submit_to_part(submission, self._clock.now())
         if Feature.PINS not in self._features:  # it keeps no KV at the wish of a client
-            message.terms.ClearField("pins")
+            del part["terms"]["pins"]
         if Feature.KV_KEYS not in self._features:  # without a disk tier: a key goes where it is used, and nowhere else
-            message.terms.ClearField("kv_key")
-        if not self._outbox.takes_further:  # a worker of 0.1 refuses what it does not know, whatever it is
-            leave_out_later_fields(message)
-        whole = decode_pb2.SessionRequest(submit=message, submit_number=number)
-        self._begin_attempt(key, whole, sink, is_metered=submission.meter is not None)
+            del part["terms"]["kv_key"]
+        self._begin_attempt(
+            key, {"submit": part, "submit_number": number}, sink, is_metered=submission.meter is not None
+        )
         self._num_submits = number
         self._by_number[number], self._number_of[key] = sink, number
 
@@ -181,9 +180,7 @@ class WorkerSession:
         if self.is_broken:
             raise WorkerLost(f"the session with {self.worker.worker_id} broke")
 
-    def _begin_attempt(
-        self, key: RequestKey, message: decode_pb2.SessionRequest, sink: AttemptSink, *, is_metered: bool
-    ) -> None:
+    def _begin_attempt(self, key: RequestKey, message: Part, sink: AttemptSink, *, is_metered: bool) -> None:
         """Send what begins an attempt here, and let ``sink`` hear of it."""
         if not self._outbox.put(message):
             raise Overloaded(f"{self.worker.worker_id} does not take messages")
