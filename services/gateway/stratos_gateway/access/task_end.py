@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -38,3 +39,33 @@ class TaskEnd:
         is_cancelled_by_others = self._task.uncancel() > 0
         if isinstance(error, asyncio.CancelledError) and not is_cancelled_by_others:
             raise self._error from None
+
+
+class EndsLate(TaskEnd):
+    """Inside of ``with`` what the current task awaits ends when its time is over, as within ``asyncio.timeout``; that
+    takes an object, two coroutines and an exception more.
+
+    Args:
+        timeout_s: seconds from the beginning of the block; ``None`` is for ever.
+        make_error: makes what is raised then; called at that moment.
+    """
+
+    def __init__(self, timeout_s: float | None, make_error: Callable[[], Exception]) -> None:
+        super().__init__()
+        self._timeout_s, self._make_error = timeout_s, make_error
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> Self:
+        if self._timeout_s is not None:
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, self._timeout_s), self._end)
+        return self
+
+    def _end(self) -> None:
+        self(self._make_error())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        super().__exit__(kind, error, trace)

@@ -11,14 +11,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
 from stratos.common.bugs import report_bug
+from stratos.common.changed import record
 from stratos.common.errors import DeadlinePassed, Draining, FeatureUnavailable, QueueTimeout, StratosError, WorkerLost
 from stratos.common.ids import new_id
 from stratos.core.features import required_features
@@ -30,6 +30,7 @@ from stratos.core.requests.pins import NO_WRITES, CacheWrites
 from stratos.core.requests.records import EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.trace import TraceContext
+from stratos_gateway.access.task_end import EndsLate
 from stratos_gateway.answering.spec import GenerationSpec
 from stratos_gateway.generation.attempt import Attempt
 from stratos_gateway.generation.fleet_access import FleetAccess
@@ -43,7 +44,7 @@ from stratos_gateway.sessions.session import WorkerSession
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Waiting:
     """Rules of a request's wait for a worker."""
 
@@ -122,13 +123,11 @@ class Generation:
         """Generate to the end; afterwards ``error`` says whether it went well."""
         end_s, now_s = self.spec.terms.end_s, self._fleet.clock.now()
         try:
-            async with asyncio.timeout(None if end_s is None else max(0.0, end_s - now_s)) as limit:
+            with EndsLate(None if end_s is None else end_s - now_s, self._too_late):
                 if (begun := self.spec.runs_at) is not None and await self._is_there(begun):
                     await self._run_attempt(begun)
                 while not self.transcript.is_complete:
                     await self._run_attempt()
-        except TimeoutError:
-            self.error = self._too_late() if limit.expired() else report_bug(_log, f"in request {self._attempts.label}")
         except StratosError as error:
             self.error = error
         except Exception:

@@ -29,6 +29,7 @@ from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import AttemptReport, Outcome, Placement, PlacementRequest, WorkerRole
 from stratos.core.requests.convictions import Conviction, ConvictionConfig, ConvictionTable, prompt_refused
 from stratos.rpc.clients.peer_addresses import PeerAddresses
+from stratos_gateway.access.task_end import EndsLate
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.models.live_revisions import LiveWorkers
 from stratos_gateway.routers.link import RouterLink, RouterPeer
@@ -89,11 +90,8 @@ class RouterSet:
         """
         if timeout_s is None:  # nor a timer
             return await self._schedule(request)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await self._schedule(request)
-        except TimeoutError as error:
-            raise QueueTimeout("no placement: no router answered in time; try again") from error
+        with EndsLate(timeout_s, _no_answer):
+            return await self._schedule(request)
 
     async def _schedule(self, request: PlacementRequest) -> Placement:
         asked_s, model = self._clock.now(), self._name_of(request.model_digest)
@@ -253,6 +251,10 @@ class RouterSet:
         if self._convictions.holds(request.terms.tenant, request.prompt_digest, self._clock.now()):
             self._metrics.convicted_refusals.inc()
             raise prompt_refused()
+
+
+def _no_answer() -> QueueTimeout:
+    return QueueTimeout("no placement: no router answered in time; try again")
 
 
 def _counted(fleet: Fleet, *, is_live: bool) -> LiveWorkers:
