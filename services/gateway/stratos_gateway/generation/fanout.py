@@ -56,6 +56,10 @@ class Fanout(ChunkOutput):
         """Something may have come since the last look."""
         self._is_awaited = False
         """``news`` waits, unless it was left."""
+        self._wants_end = False
+        """``finish`` waits: single tokens are none of its business."""
+        self._told: Usage | None = None
+        """Of the end."""
         self._failure: StratosError | None = None
         self._num_choices = num_choices
         self._tasks: list[asyncio.Task[None]] = []
@@ -124,15 +128,19 @@ class Fanout(ChunkOutput):
         return True
 
     def _on_news(self) -> None:
-        """Send what is new from here where the task of the answer only waits for it; ends are for the task."""
-        send_now = self.send_now
-        if send_now is not None and self._is_awaited and not self._news.is_set():
-            for generation in self.generations:  # as in ``Transcript.is_complete``
-                if generation.has_all:
-                    break
-            else:
-                if send_now(self.take):
+        """Send what is new from here where the task of the answer only waits for it. Ends are for the task, which wakes
+        for the last of them once, when all is over: that follows at once."""
+        for generation in self.generations:  # as in ``Transcript.is_complete``
+            if generation.has_all:
+                if self.is_ended and not self._is_over:
                     return
+                break
+        else:
+            send_now = self.send_now
+            if self._wants_end:
+                return
+            if send_now is not None and self._is_awaited and not self._news.is_set() and send_now(self.take):
+                return
         self._news.set()
 
     def _pass_on(self, offset: int, token_id: int) -> bool:
@@ -173,6 +181,7 @@ class Fanout(ChunkOutput):
         Raises:
             StratosError: a generation failed.
         """
+        self._wants_end = True
         while not self._is_over:
             self._news.clear()
             self._raise_failure()
@@ -216,7 +225,12 @@ class Fanout(ChunkOutput):
 
     @property
     def usage(self) -> Usage:
-        """Over all prompts and choices."""
+        """Over all prompts and choices; metrics, limits, receipt and answer ask for that of the end."""
+        if self._told is None and self._is_over:
+            self._told = self._usage()
+        return self._told or self._usage()
+
+    def _usage(self) -> Usage:
         if self._only is not None:
             generation = self.generations[0]
             prompt, cached = generation.num_told_prompt_tokens, generation.num_told_cached_tokens

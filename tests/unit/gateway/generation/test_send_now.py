@@ -180,3 +180,54 @@ async def test_stop_strings_are_looked_for_in_chunks() -> None:
     assert [hand(output, word) for _ in range(3)] == [False] * 3
     assert sender.tokens == []
     waiting.cancel()
+
+
+async def test_the_last_end_wakes_the_task_once_with_all_that_came() -> None:
+    output, sender = one_choice()
+    waiting = asyncio.create_task(output.news())
+    await asyncio.sleep(0)
+    word = shipped_tokenizer().encode(" the")[0]
+    generation = output.generations[0]
+    generation.transcript.accept(
+        ChoiceDelta(index=0, offset=0, token_ids=[word], finish_reason=FinishReason.LENGTH), 0.0
+    )
+    generation.transcript.publish()
+    await asyncio.sleep(0)
+    assert (output.is_ended, waiting.done(), sender.sent) == (True, False, [])
+    generation.is_ended = True  # as ``run`` says, at once
+    generation.transcript.publish()
+    assert [chunk.token_ids for chunk in await waiting] == [[word]]
+    assert await output.news() == []
+
+
+class WatchedFanout(Fanout):
+    """Counts how often its task looks whether all is over."""
+
+    num_looks = 0
+
+    @property
+    def _is_over(self) -> bool:
+        self.num_looks += 1
+        return super()._is_over
+
+
+async def test_an_answer_that_is_wanted_whole_is_woken_by_ends_alone() -> None:
+    platform = make_platform(FakeRouter(), FakeSessions([]))
+    output = WatchedFanout([SPEC, SPEC], 1, ((), False), shipped_tokenizer(), platform)
+    waiting = asyncio.create_task(output.finish())
+    await asyncio.sleep(0)
+    first, second = output.generations
+    num_looks = output.num_looks
+    for number, generation in enumerate((first, second)):
+        generation.transcript.accept(ChoiceDelta(index=0, offset=0, token_ids=[7 + number]), 0.0)
+        generation.transcript.publish()
+    await asyncio.sleep(0)
+    assert output.num_looks == num_looks, "tokens wake it in vain"
+    first.is_ended = True
+    first.transcript.publish()
+    await asyncio.sleep(0)
+    assert (output.num_looks > num_looks, waiting.done()) == (True, False), "the first one may have failed"
+    second.is_ended = True
+    second.transcript.publish()
+    assert [chunk.token_ids for chunk in await waiting] == [[7], [8]]
+    assert output.usage is output.usage, "of the end it is made once"
