@@ -17,7 +17,7 @@ from stratos_gateway.access.auth import Authenticator, bearer_key, check_address
 from stratos_gateway.access.body_places import BodyPlaces
 from stratos_gateway.access.concurrency import Admission, Place
 from stratos_gateway.answering.request import ClientRequest
-from stratos_gateway.http.body import Leniently, read_json, waited_in
+from stratos_gateway.http.body import Leniently, read_json, waited_in, whole_json
 from stratos_gateway.http.exchange import exchange_of
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import patient_send
@@ -97,6 +97,8 @@ class Edge:
         """
         limits = self.limits
         self.begin(http, tenant, prompt_param)
+        if (body := whole_json(http, limits.max_body_bytes)) is not None:
+            return body
         reading = read_json(http, max_bytes=limits.max_body_bytes, timeout_s=limits.body_timeout_s)
         return await waited_in(partial(self.bodies.enter, tenant), reading)
 

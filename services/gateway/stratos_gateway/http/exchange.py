@@ -165,9 +165,10 @@ class Exchanges:
 
     def open(self, scope: Scope, send: Send) -> Exchange:
         """The exchange of a request; requests that only read, such as probes, have no span of their own."""
+        given = dict(scope["headers"])
         trace = TraceContext(
-            traceparent=_traceparent(scope),
-            http_request_id=_request_id(scope),
+            traceparent=_traceparent(scope) if b"traceparent" in given else "",
+            http_request_id=_request_id(scope) if b"x-request-id" in given else new_id("req"),
         )
         span = Span(trace)
         if scope["method"] == "POST":

@@ -17,8 +17,7 @@ A request that asks for an upgrade gets an ``Upgrade`` in its scope; where a rou
 what the route makes of it, else it ends with the answer.
 
 While the process leaves, every answer ends its connection.  What cannot be understood is answered in OpenAI's shape
-like every other error.  The time of an idle kept connection is uvicorn's; body and time of a request that is being
-served belong to ``body``.
+like every other error.  Body and time of a request that is being served belong to ``body``.
 """
 
 from __future__ import annotations
@@ -98,10 +97,6 @@ class JoinedHead:
 
     uvicorn writes the head as soon as it has it, though ASGI lets a server wait for the body: that is a call of the
     system, and a wake-up of the client, for each.
-
-    Args:
-        cycle: of the answer.
-        transport: of the connection.
     """
 
     def __init__(self, cycle: RequestResponseCycle, transport: asyncio.Transport) -> None:
@@ -212,6 +207,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Nothing is left to time."""
         self._stop_behind()
         self._stop_timer()
+        super()._unset_keepalive_if_required()
         if self._upgraded is not None:
             self._upgraded.lost()
         super().connection_lost(exc)
@@ -290,13 +286,24 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """An answer is out; the rest of its request, if any, does not get for ever."""
-        super().on_response_complete()
+        """An answer is out; the rest of its request, if any, does not get for ever. An idle connection has one timer
+        from answer to answer, where uvicorn makes one for each."""
+        self.server_state.total_requests += 1
         self._answered_s = self.loop.time()
         if self.transport.is_closing():
-            self._drop_unread()
-        elif self._in_message:
+            return self._drop_unread()
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        elif self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+        if self._in_message:
             self._start_timer()
+
+    def _unset_keepalive_if_required(self) -> None:
+        """Let it run on."""
 
     def _unsupported_upgrade_warning(self) -> None:
         """Say nothing: a route takes the upgrade, or the answer says that none does."""
@@ -318,9 +325,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.loop.call_later(_LAST_S, self.transport.abort)
 
     def timeout_keep_alive_handler(self) -> None:
-        """No further request came."""
-        super().timeout_keep_alive_handler()
-        self._drop_unread()
+        """End the connection if no further request came for long enough; else look again then, or with an answer."""
+        self.timeout_keep_alive_task = None
+        if self._num_bytes or self._in_message or not self.cycle.response_complete:
+            return  # a head that is on its way has a time of its own
+        if (left_s := self._answered_s + self.timeout_keep_alive - self.loop.time()) > 0:
+            self.timeout_keep_alive_task = self.loop.call_later(left_s, self.timeout_keep_alive_handler)
+        else:
+            super().timeout_keep_alive_handler()
+            self._drop_unread()
 
     def send_400_response(self, msg: str) -> None:
         """Answer that uvicorn gives to a malformed request."""
