@@ -56,6 +56,9 @@ class Keeping(NamedTuple):
     """Fields that ask for the whole prompt to be kept."""
 
 
+PlainFields = tuple[tuple[str, type, Any], ...]
+"""Names, types and values: 1, 1.0 and true are equal."""
+_PLAIN, _SHORT_CHARS = frozenset({str, int, float, bool, type(None)}), 64
 NO_KEEPING = Keeping()
 _KEEPING = frozenset({CACHE_OPTIONS, RETENTION})
 
@@ -75,6 +78,16 @@ class Fields:
     def has_any(self, names: frozenset[str]) -> bool:
         """Whether one of these is left to be read: a look at all of them at once, for what few bodies have."""
         return not names.isdisjoint(self._left)
+
+    def plain_left(self) -> PlainFields | None:
+        """Names, types and values of what is left, where all of it is short and plain. Equal ones are read alike."""
+        found = list[tuple[str, type, Any]]()
+        for name, value in self._left.items():
+            kind = type(value)
+            if kind not in _PLAIN or (kind is str and len(value) > _SHORT_CHARS):
+                return None
+            found.append((name, kind, value))
+        return tuple(found)
 
     def take(self, name: str) -> Any:
         """The value of a field, ``None`` when it is absent or null."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from stratos.common.changed import record
@@ -27,11 +28,14 @@ from stratos.core.requests.pins import Breakpoint
 from stratos.core.requests.tools import NO_TOOLS, ToolUse, scalar_texts
 from stratos.core.tenancy.plan import CHEAP_TIERS
 from stratos.text.chat_template import PLAIN_USE, ChatMessage, TemplateUse
+from stratos_gateway.http.body import UNKNOWN
 from stratos_gateway.models.score_head import Pair
 from stratos_gateway.openai.fields import (
     HARMLESS_FIELDS,
     SAMPLING_ROWS,
+    SESSION_FIELDS,
     Fields,
+    PlainFields,
     WantedGrammar,
     ignored_fields,
     take_grammar,
@@ -148,7 +152,7 @@ Prompt = Conversation | Pair | str | tuple[int, ...]
 """Messages, a query with a document, text or token ids."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class GenerationBody:
     """A checked body of a generation route."""
 
@@ -229,12 +233,35 @@ def check_tools_and_grammar(tools: ToolUse, options: GenerationOptions) -> None:
 def shared_options(
     fields: Fields, vocab_size: int, *, max_tokens: float | None, num_logprobs: float | None
 ) -> GenerationOptions:
-    """Read what chats and completions share, and the end of the body; raises like ``take_options``."""
+    """Read what chats and completions share, and the end of the body; raises like ``take_options``.
+
+    What a client asks for beside its prompt is the same in many requests, and is read once.
+    """
+    left = None if fields.has_any(_OWN) else fields.plain_left()
+    if left is None or UNKNOWN.get() is not None:  # else fields that are not known are listed
+        return read_options(fields, vocab_size, max_tokens, num_logprobs)
+    return _options_of(left, vocab_size, max_tokens, num_logprobs)
+
+
+@lru_cache(maxsize=1024)
+def _options_of(
+    left: PlainFields, vocab_size: int, max_tokens: float | None, num_logprobs: float | None
+) -> GenerationOptions:
+    fields = Fields({name: value for name, _, value in left})
+    return read_options(fields, vocab_size, max_tokens, num_logprobs)
+
+
+def read_options(
+    fields: Fields, vocab_size: int, max_tokens: float | None, num_logprobs: float | None
+) -> GenerationOptions:
+    """Options of one body; raises like ``take_options``."""
     stream = fields.flag("stream")
     shared = _take_shared(fields, stream) if fields.has_any(_RARELY_SHARED) else _NOTHING_SHARED
     return take_options(fields, vocab_size, stream=stream, max_tokens=max_tokens, num_logprobs=num_logprobs, **shared)
 
 
+_OWN = frozenset({"seed", "continuation_token", *SESSION_FIELDS})
+"""Fields in which bodies differ that are alike else."""
 _RARELY_SHARED = frozenset({
     "prompt_logprobs", "n", "return_token_ids", "return_tokens_as_token_ids", "stream_options", "response_format",
     "structured_outputs", "truncate_prompt_tokens", "truncation_side", "skip_special_tokens",

@@ -28,8 +28,6 @@ async def with_breakpoints(
     model: ServedModel, body: GenerationBody, prompts: Sequence[tuple[int, ...]], plan: Plan
 ) -> GenerationBody:
     """The body with its breakpoints; fields that ask for what the plan or the prompt does not allow are ignored."""
-    if not body.keep_fields:
-        return body
     if not plan.pinned_kv_ratio or plan.cache_policy is CachePolicy.OFF:
         return _ignoring(body, body.keep_fields)
     found, lost = list[tuple[Breakpoint, ...]](), list[str]()

@@ -23,7 +23,10 @@ async def encode_prompts(
     """
     truncation = body.options.truncation
     if truncation is None:
-        return body, [await _encode(model, body, prompt) for prompt in body.prompts]
+        found = list[tuple[int, ...]]()
+        for prompt in body.prompts:  # a comprehension that waits is a coroutine of its own
+            found.append(await _encode(model, body, prompt))
+        return body, found
     room = model.base.max_model_len - 1
     if truncation.num_tokens is None:
         room = model.base.max_model_len - (body.options.max_tokens or default_max_tokens)

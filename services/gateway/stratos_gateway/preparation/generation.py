@@ -9,7 +9,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
-from stratos.common.changed import changed
+from stratos.common.changed import changed, record
 from stratos.common.errors import BadRequest, StratosError, StreamGone
 from stratos.common.ids import new_nonce, new_seed
 from stratos.core.requests.continuation import ContinuationState
@@ -84,7 +84,7 @@ class PreparationTools:
     tenant_label: Callable[[str], str] = str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True, kw_only=False)
 class _Checked:
     """A request whose body was checked and whose names were resolved."""
 
@@ -126,13 +126,14 @@ class GenerationPreparer:
         """
         tools, dialect = self._tools, self._dialect
         lookup = await tools.catalogue.look_up(tenant, body.get("model"), session_of(body), revision)
-        opened = await self._opened(body, tenant)
-        begun = revision or await self._revision_of(opened)
-        lookup = await self._as_begun(lookup, begun, is_token=not revision)
+        opened = await self._opened(body, tenant) if body.get(PARAM) else None
+        if begun := revision or (await self._revision_of(opened) if opened is not None else ""):
+            lookup = await self._as_begun(lookup, begun, is_token=not revision)
         model = lookup.served
         if not model.base.can_generate:
             raise BadRequest("this model only embeds; use /v1/embeddings", param="model", code="unsupported_operation")
-        body = await dialect.fill(tools.prompts, body, tenant.name)
+        if isinstance(body.get("prompt"), dict):  # the name of a template
+            body = await dialect.fill(tools.prompts, body, tenant.name)
         counts = num_token_ids(body.get("prompt"))
         is_cut = body.get("truncate_prompt_tokens") is not None
         check_counts(counts, MAX_COUNTED_TOKENS if is_cut else model.max_input_tokens, dialect.prompt_param)
@@ -166,14 +167,14 @@ class GenerationPreparer:
 
         Args:
             lookup: of the name; where the platform's record says the revision, only an adapter's may have another one.
-            digest: of that revision; empty leaves ``lookup`` as it is.
+            digest: of that revision.
             is_token: a client's token says so, and not the platform's record of a stream.
 
         Raises:
             StreamGone: that revision is served no more; no other one may go on with its tokens.
         """
         found, catalogue = lookup.found, self._tools.catalogue
-        if not digest or isinstance(found, StratosError) or found.model_digest == digest:
+        if isinstance(found, StratosError) or found.model_digest == digest:
             return lookup
         served = await catalogue.revision(digest)
         is_same = served is not None and served.base.name == found.served.base.name
@@ -199,7 +200,8 @@ class GenerationPreparer:
         target = lookup.target
         continued = self._continued(parsed, target, opened)
         parsed, prompts = await encode_prompts(model, parsed, tenant.plan, dialect.default_max_tokens or 1)
-        parsed = await with_breakpoints(model, parsed, prompts, tenant.plan)
+        if parsed.keep_fields:
+            parsed = await with_breakpoints(model, parsed, prompts, tenant.plan)
         shape = output_shape(model, parsed, prompts)
         parsed, shape = await enforce(model, parsed, shape, tenant.name)
         options = parsed.options

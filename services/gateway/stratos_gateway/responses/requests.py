@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from stratos.common.changed import record
 from stratos.common.errors import BadRequest
 from stratos.core.requests.grammar import ANY_OBJECT
 from stratos.core.requests.limits import check_metadata
@@ -45,7 +46,7 @@ _NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class ResponseBody(GenerationBody):
     """A checked body of /v1/responses."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from stratos.common.changed import record
 from stratos.common.errors import BadRequest
 from stratos.core.requests.limits import MAX_PROMPTS, check_model_name
 from stratos_gateway.models.score_head import Pair, ScoreHead
@@ -17,7 +17,7 @@ NUM_LOOKED_AT = 20
 _SIDES = (("text_1", "text_2"), ("queries", "documents"), ("data_1", "data_2"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class ScoreBody(GenerationBody):
     """A checked body of either route; its prompts are pairs."""
 

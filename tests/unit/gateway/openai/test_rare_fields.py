@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stratos_gateway.openai.fields import Fields
-from stratos_gateway.openai.requests import shared_options
+from stratos_gateway.openai.requests import read_options
 
 
 class Seen(Fields):
@@ -30,6 +30,6 @@ class Seen(Fields):
 
 def test_each_field_that_is_not_always_read_is_looked_for_and_no_other() -> None:
     plain, full = Seen(claims_all=False), Seen(claims_all=True)
-    made = [shared_options(fields, 10, max_tokens=None, num_logprobs=None) for fields in (plain, full)]
+    made = [read_options(fields, 10, None, None) for fields in (plain, full)]
     assert full.read - plain.read == full.looked_for
     assert made[0] == made[1]
