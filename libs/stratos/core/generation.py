@@ -60,7 +60,7 @@ class PrefillPath(enum.StrEnum):
     EXTERNAL = "external"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Receipt:
     """Account of a request's prompt at the decode worker."""
 

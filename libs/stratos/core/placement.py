@@ -118,7 +118,7 @@ class PlacementRequest:
         return self.terms.priority_class >= BATCH_CLASS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Where one attempt runs."""
 
@@ -151,7 +151,7 @@ class Placement:
         return self.decode or self.prefill[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class AttemptReport:
     """How one attempt ended."""
 

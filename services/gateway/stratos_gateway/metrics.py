@@ -260,6 +260,7 @@ class GatewayMetrics(Instruments):
         # What every request counts is looked up once for each set of labels, of which there are few.
         self.answered = lru_cache(1024)(self.requests.labels)
         self.ended = lru_cache(1024)(self.outcomes.labels)
+        self.written = lru_cache(64)(self.ledger_entries.labels)
         self._prefills_by = lru_cache(64)(self.prefills.labels)
         self._prompt_tokens_from = lru_cache(64)(self.prompt_sources.labels)
         self._model_info: Gauge | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 import json
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import date, timedelta
 from functools import lru_cache
 from typing import Any
@@ -43,7 +43,7 @@ class RequestOutcome(enum.StrEnum):
     """Its gateway died; the count is that of a worker."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class StageTimes:
     """Microseconds."""
 
@@ -167,7 +167,7 @@ def entry_to_text(entry: LedgerEntry) -> str:
         "w": None if entry.window is None else _share_to_json(entry.window),
         "p": entry.prefix_hashes,
     }
-    return _compact({k: v for k, v in value.items() if v not in (None, "", 0, {})})
+    return _compact({k: v for k, v in value.items() if v})
 
 
 def measures_from_text(text: str) -> dict[str, int]:

@@ -12,16 +12,16 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from stratos.common.buckets import sorted_counts
+from stratos.common.changed import record
 from stratos.core.ledger.steps import BEYOND, BOUNDS
 
 MAX_STEPS = 16
 """Steps of one answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True, kw_only=False)
 class Itls:
     """ITLs of one prompt's answer."""
 

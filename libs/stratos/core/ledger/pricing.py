@@ -14,8 +14,9 @@ micro-unit in each part of ``gross``, and one in each discount and in ``credit``
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from stratos.common.changed import record
 from stratos.core.ledger.itls import NO_ITLS, Itls
 from stratos.core.requests.pins import NO_WRITES, CacheWrites
 from stratos.core.tenancy.plan import Plan
@@ -24,7 +25,7 @@ from stratos.core.tenancy.prices import CachePrices, Price
 TOKENS_PER_PRICE = 1_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class TokenCounts:
     """Tokens of one request that are charged."""
 
@@ -36,7 +37,7 @@ class TokenCounts:
     """Tokens of ``num_prompt`` whose KV is kept for the client since this request."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Amounts:
     """Micro-units. ``gross`` is ``net`` and the discounts together, exactly."""
 
@@ -59,7 +60,7 @@ class Amounts:
         return self.net - self.credit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Times:
     """Times as the client saw them; ``None`` where there was no such moment."""
 
@@ -73,6 +74,8 @@ class Times:
 
 def kept_promises(plan: Plan, times: Times) -> dict[str, bool]:
     """Whether each time ("ttft", "itl") that was promised and measured was kept."""
+    if plan.ttft_ms is None and plan.itl_ms is None:
+        return {}
     pairs = {"ttft": (times.ttft_us, plan.ttft_ms), "itl": (times.itl_us, plan.itl_ms)}
     return {
         name: measured_us <= promised_ms * 1000

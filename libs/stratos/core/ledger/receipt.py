@@ -8,11 +8,11 @@ ledger's entries, which it names, so a receipt cannot say another amount than th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from stratos.common.changed import record
 from stratos.core.ledger.entry import LedgerEntry, RequestOutcome
 
 SECTIONS: Mapping[str, str] = {
@@ -35,7 +35,7 @@ OWN_RANK, ENTRY_RANK, CLAIMED_RANK = 2, 1, 0
 of entries by what a worker counted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class RequestReceipt:
     """One request of one tenant."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from stratos.common.changed import record
 from stratos.core.requests.pins import NO_WRITES, CacheWrites
@@ -21,7 +21,7 @@ def cost_tags(metadata: Mapping[str, str]) -> dict[str, str]:
     return dict(list(short.items())[:MAX_COST_TAGS])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class MeterTag:
     """Billing facts that a gateway sends along with a request, for the case that it dies before it bills it."""
 

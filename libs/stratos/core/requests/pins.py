@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+from stratos.common.changed import record
 from stratos.common.errors import BadRequest
 
 MAX_BREAKPOINTS = 4
@@ -153,7 +154,7 @@ class PinnedSpan(NamedTuple):
     ttl_s: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True, kw_only=False)
 class CacheWrites:
     """Prompt tokens whose KV is kept since a request, by how long."""
 

@@ -30,7 +30,7 @@ class FinishReason(enum.StrEnum):
     """The KV pool cannot hold one token more: a partial answer, which goes on elsewhere by a continuation token."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class ChoiceState:
     """A choice as earlier attempts left it."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from stratos.common.changed import changed, record
 from stratos.core.adapter import BASE_MODEL, AdapterRef
 from stratos.core.requests.pins import NO_PINS, PinTerms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Share:
     """How much of the platform a request may take, as its tenant's plan says; for the router alone."""
 

@@ -152,6 +152,7 @@ class Admission:
         self._max_open_per_tenant = max_open_per_tenant
         self._by_tenant: Counter[str] = Counter()
         self._metrics = metrics
+        metrics.open.set_function(lambda: self.num_open)  # at each scrape: no request takes its lock
         self._gate = gate
         self.num_open = 0
         self.is_draining = False
@@ -189,7 +190,6 @@ class Admission:
             raise self._full()
         self.num_open += 1
         self._by_tenant[tenant_id] += 1
-        self._metrics.open.inc()
         number = next(self._entered)
         place = self._open[number] = Place(tenant.priority_class, partial(self._leave, number, tenant_id))
         self._by_class[place.priority_class] += 1
@@ -203,7 +203,6 @@ class Admission:
         self._by_tenant[tenant_id] -= 1
         if not self._by_tenant[tenant_id]:
             del self._by_tenant[tenant_id]
-        self._metrics.open.dec()
 
     def refusal(self, place: Place) -> StratosError | None:
         """Why a place may not be used any more."""

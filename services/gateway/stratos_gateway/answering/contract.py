@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from stratos.common.changed import record
 from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos_gateway.answering.output import Output
@@ -37,7 +37,7 @@ class Preparer(Protocol[P_co]):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True, kw_only=False)
 class AtEnd:
     """A step that only settles."""
 

@@ -82,8 +82,10 @@ class PrefixNames:
         layout = self._layouts.get(model_digest)
         if layout is None or not self._max_blocks:
             return ()
-        root = chain_root(layout.identity, terms.adapter.digest, terms.cache_salt)
         num_tokens = min(len(prompt_ids) - 1, self._max_blocks * layout.block_size)
+        if num_tokens < layout.block_size:
+            return ()
+        root = chain_root(layout.identity, terms.adapter.digest, terms.cache_salt)
         return short_hashes(block_hashes(root, prompt_ids[:num_tokens], layout.block_size))
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from stratos.common.changed import record
 from stratos.core.generation import DraftUse, Receipt
 from stratos.core.placement import Outcome, Placement
 from stratos.core.requests.pins import CacheWrites, PinTerms
@@ -12,7 +12,7 @@ from stratos.core.requests.pins import CacheWrites, PinTerms
 _NS_PER_US = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True, kw_only=False)
 class AttemptTrail:
     """One attempt that has ended."""
 

@@ -189,7 +189,7 @@ class LedgerWriter:
                     self._put_looks_off(one.waits_for, looks)
                     left.append(entry)
                     continue
-                self._metrics.ledger_entries.labels(entry.outcome if one.is_new else "known").inc()
+                self._metrics.written(entry.outcome if one.is_new else "known").inc()
                 self._recent.append(entry)
                 self._told.due(one.tenant, entry.day[:7], one.month_due)
                 if self._told.written is not None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from stratos.common.changed import record
 from stratos_gateway.limits.bucket import LeasedBucket
 from stratos_gateway.limits.demand import PlaceInLine
 from stratos_gateway.limits.headers import LimitStanding
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True, kw_only=False)
 class Claim:
     """A part of one limit."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from stratos.common.changed import record
 from stratos.common.clock import Clock
 from stratos.common.errors import ConcurrencyLimited, DependencyDown, RateLimited, RequestOverRate, StratosError
 from stratos.core.tenancy.plan import Plan
@@ -29,7 +29,7 @@ _LOOK_S = 0.25
 _STOOD_STILL = "this gateway stood still, and other requests of this tenant have its sequences now; try again"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Cost:
     """Most that a request may come to take."""
 

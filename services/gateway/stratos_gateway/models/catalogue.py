@@ -12,7 +12,6 @@ of an unknown one, outages included.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -58,7 +57,7 @@ class ModelTarget:
         return (self.name,) if self.owner is not None else (self.name, self.served.base.name)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True, kw_only=False)
 class Lookup:
     """Answer to what a request names, before its body is checked: a body is told its own errors first."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+from stratos.common.changed import record
 from stratos.common.clock import Clock
 from stratos.common.errors import ConcurrencyLimited, InsufficientQuota, RateLimited, RequestOverRate
 from stratos_gateway.http.exchange import CLIENT_LEFT, RequestFacts
@@ -19,7 +19,7 @@ LIMIT_CODES = frozenset(error.code for error in (RateLimited, ConcurrencyLimited
 """A tenant's own limits: what they refuse is no fault of the platform, and its tenant will ask why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class EndedRequest:
     """One exchange of HTTP, after its last byte."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stratos.common.changed import record
 from stratos.core.requests.pins import NO_WRITES, CacheWrites
 from stratos.core.requests.records import FinishReason, PositionLogprobs
 
@@ -53,7 +54,7 @@ def continuation_of(chunks: Iterable[ChoiceChunk]) -> dict[str, str]:
     return next(({"continuation_token": chunk.continuation} for chunk in chunks if chunk.continuation), {})
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True, kw_only=False)
 class Usage:
     """Token counts of one request."""
 
