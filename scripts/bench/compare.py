@@ -113,6 +113,19 @@ def peer_side(args: argparse.Namespace) -> Iterator[tuple[Side, float]]:
         yield Side(peer.url, "none", peer.model, peer.pid), peer.start_s
 
 
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Let the processes of a side stand still; 0 is none."""
+    processes = [] if not pid else [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.resume()
+
+
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """All levels, both servers by turns."""
     rows: list[dict[str, Any]] = []
@@ -130,11 +143,13 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
             seed = first_seed + 100 * turn + 10 * index
             row: dict[str, Any] = {"level": level, "round": turn}
             for offset, (name, side) in enumerate(sides.items()):
-                row[name] = run_side(side, level, args, seed + offset + 1)
+                with stopped(peer.pid if name == "ours" and args.stop_peer else 0):
+                    row[name] = run_side(side, level, args, seed + offset + 1)
             rows.append(row)
             show(row)
     return {
         "peer": args.peer_name or args.peer, "peer_arguments": args.peer_more, "model": args.model.name, "up": args.up,
+        "peer_stands_still_in_our_turns": args.stop_peer,
         "threads": args.threads, "temperature": args.temperature, "top_p": args.top_p,
         "start_to_url_s": round(platform.start_s, 2), "peer_start_s": round(peer_start_s, 2),
         "summary": summary(rows, levels), "rows": rows,
@@ -156,6 +171,11 @@ if __name__ == "__main__":
         flag("--peer-name", default="", help="name and version, for the record"),
         flag("--threads", type=int, default=2, help="of each side"),
         flag("--vocab-size", type=int, default=31000),
+        flag(
+            "--stop-peer",
+            action="store_true",
+            help="while ours computes; one that looks for work in a loop while it is idle takes a part of our cores",
+        ),
         flag("--rounds", type=int, default=3),
         flag("--share", type=float, default=1.0, help="of each level's requests; each stream gets one"),
         flag("--long", action="store_true", help="also eight streams at contexts of 1 K and 4 K"),
