@@ -30,6 +30,7 @@ FAKE = {
     "STRATOS_DECODE_WORKER_FAKE__STEP_S": "0.02",
     "STRATOS_DECODE_WORKER_SCHEDULER__MAX_NUM_SEQS": "8",
 }
+ENDPOINT = "/v1/completions"
 SETTLE_S = 3.0
 """After a batch begins, and after it is cancelled."""
 
@@ -63,7 +64,7 @@ async def run_rounds(platform: Platform, args: argparse.Namespace) -> tuple[list
     body = {"model": MODEL.name, "prompt": prompt, "max_tokens": 1, "ignore_eos": True}
     premium = OpenLoopClient(platform.url, key_of(platform, "premium", "premium"), body)
     batches = Client(platform)
-    file_id = await asyncio.to_thread(upload, batches, args.lines)
+    file_id = await asyncio.to_thread(upload, batches, args.lines, ENDPOINT)
     alone, beside, num_done = list[Answered](), list[Answered](), 0
     try:
         await premium.at_rate(args.rate, SETTLE_S)
@@ -84,7 +85,7 @@ async def run_rounds(platform: Platform, args: argparse.Namespace) -> tuple[list
 
 
 def _asked(file_id: str) -> dict[str, str]:
-    return {"input_file_id": file_id, "endpoint": "/v1/completions", "completion_window": "24h"}
+    return {"input_file_id": file_id, "endpoint": ENDPOINT, "completion_window": "24h"}
 
 
 def _figures(answers: list[Answered]) -> dict[str, float]:
