@@ -35,16 +35,6 @@ async def worlds(full: list[bool], redis_url: str, tmp_path: Path) -> AsyncItera
         yield found
 
 
-@pytest.fixture
-async def embedder(worlds: list[AdminWorld]) -> AsyncIterator[ScriptedEmbedder]:
-    made = ScriptedEmbedder("prefill-0")
-    await made.start()
-    for world in worlds:
-        world.router.embedders = [made.ref]
-    yield made
-    await made.stop()
-
-
 async def embed(world: AdminWorld) -> tuple[str, str | None]:
     """Ask with a key; the record of the answer, and whether it was there before."""
     body = {"model": "base", "input": ["to be"]}

@@ -29,16 +29,6 @@ async def worlds(redis_url: str, tmp_path: Path) -> AsyncIterator[list[AdminWorl
         yield found
 
 
-@pytest.fixture
-async def embedder(worlds: list[AdminWorld]) -> AsyncIterator[ScriptedEmbedder]:
-    made = ScriptedEmbedder("prefill-0")
-    await made.start()
-    for world in worlds:
-        world.router.embedders = [made.ref]
-    yield made
-    await made.stop()
-
-
 async def ask(world: AdminWorld, path: str, body: Any, key: str = "a key", by: str = "user") -> httpx.Response:
     return await call(world, "POST", path, by=by, json=body, headers={"idempotency-key": key})
 
