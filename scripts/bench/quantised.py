@@ -34,9 +34,7 @@ SCHEMES = ("auto", "int8", "int8, no tiles", "int8+head", "int4", "int4+head", "
 BLOCKS = ("Q4_K",)
 """Types of blocks of GGUF files."""
 KV = ("auto", "kv int8", "kv fp8")
-STREAMS, CONTEXT = (1, 8, 32), 64
-KV_STREAMS, KV_CONTEXT = (8,), 3840
-PROMPT, STEPS = 1024, 6
+CONTEXT, PROMPT, STEPS = 64, 1024, 6
 ROOT = Path(__file__).resolve().parents[2]
 Clock = Callable[[], float]
 
@@ -61,8 +59,10 @@ def load(folder: Path, scheme: str, num_threads: int) -> EngineCore:
     return EngineCore(TorchRunner.load(config), SchedulerConfig(step_time_budget_ms=0))
 
 
-def decode_ms(engine: EngineCore, rng: random.Random, num_streams: int, context: int, clock: Clock) -> float:
-    """Median of a step in which every stream decodes."""
+def decode_ms(
+    engine: EngineCore, rng: random.Random, num_streams: int, context: int = CONTEXT, clock: Clock = time.thread_time
+) -> float:
+    """Median of a step in which every stream decodes, behind prompts of so many tokens."""
     until_all_decode = num_streams + num_streams * context // 400  # steps
     for _ in range(num_streams):
         engine.add(request(rng, tokens(engine, rng, context), STEPS + 8 + until_all_decode))
@@ -91,17 +91,16 @@ def prompt_ms(engine: EngineCore, rng: random.Random, clock: Clock) -> float:
 def bench(args: argparse.Namespace) -> dict[str, Any]:
     """Medians over rounds, and the ratio to bfloat16 in the same rounds."""
     rng, clock = random.Random(0), time.thread_time if args.threads == 1 else time.perf_counter
+    kinds, streams, context = (KV, (8,), 3840) if args.kv else ((*SCHEMES, *BLOCKS), (1, 8, 32), CONTEXT)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "model"
         write_model("llama-213m", folder, ROOT / "models" / "base")
-        kinds = KV if args.kv else (*SCHEMES, *BLOCKS)
         engines = {scheme: load(folder, scheme, args.threads) for scheme in kinds}
     found: dict[str, dict[str, list[float]]] = {}
     for _ in range(args.rounds):
-        for num_streams in KV_STREAMS if args.kv else STREAMS:
+        for num_streams in streams:
             for scheme, engine in engines.items():
                 row = found.setdefault(f"decode, {num_streams} streams", {})
-                context = KV_CONTEXT if args.kv else CONTEXT
                 row.setdefault(scheme, []).append(decode_ms(engine, rng, num_streams, context, clock))
         for scheme, engine in () if args.kv else engines.items():
             row = found.setdefault(f"prompt of {PROMPT} tokens", {})
