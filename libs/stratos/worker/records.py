@@ -46,6 +46,14 @@ class ChoiceLog:
     finish_reason: FinishReason | None = None
     num_sent: int = 0
     is_finish_sent: bool = False
+    num_kept: int | None = None
+    """Emitted tokens that are the choice's answer, as its gateway says, which ended it; ``None``: all."""
+
+    @property
+    def num_counted(self) -> int:
+        """Tokens of this attempt that count: none of those that were decoded behind a stop string."""
+        made = len(self.token_ids)
+        return made if self.num_kept is None else min(made, max(0, self.num_kept - self.base))
 
     def drain(self) -> ChoiceDelta | None:
         """Entries after the cursor; moves it."""
@@ -77,6 +85,7 @@ class RequestRecord:
         """The engine's name for it."""
         self.owned_key = self.key
         """Its gateway's name for it: a later attempt than the engine's where another gateway has taken it over."""
+        self.num_choices = len(submission.request.choices)
         self.origin: PromptOrigin | None = None
         self.is_admitted = False
         """The engine has it, or keeps blocks and places for it."""
@@ -135,12 +144,17 @@ class RequestRecord:
         choice.finish_reason = output.finish_reason
         self._check_ended()
 
-    def cancel_choices(self, indexes: tuple[int, ...]) -> None:
-        """End some choices on the gateway's wish; a request that is not in the engine yet joins it without them."""
-        self.submission = self.submission.without_choices(indexes)
-        for index in indexes:
-            if (choice := self._choices.get(index)) and choice.finish_reason is None:
-                choice.finish_reason = FinishReason.ABORT
+    def cancel_choices(self, choices: Mapping[int, int | None]) -> None:
+        """End some choices on the gateway's wish; a request that is not in the engine yet joins it without them.
+
+        Args:
+            choices: each with the number of emitted tokens that count, where that is known.
+        """
+        self.submission = self.submission.without_choices(tuple(choices))
+        for index, num_kept in choices.items():
+            if choice := self._choices.get(index):
+                choice.num_kept = num_kept
+                choice.finish_reason = choice.finish_reason or FinishReason.ABORT
         self._check_ended()
 
     def fail(self, error: StratosError) -> None:
@@ -204,12 +218,13 @@ class RequestRecord:
             num_prompt_tokens=len(request.prompt_ids),
             num_cached_tokens=num_cached,
             writes=receipt.writes,
-            num_output_tokens=num_before + self.num_output_tokens,
+            num_output_tokens=num_before + sum(choice.num_counted for choice in self._choices.values()),
             queue_ns=receipt.queue_ns,
             prefill_ns=receipt.prefill_ns,
             decode_ns=round(max(0.0, decode_s) * 1e9),
             device_ns=self.device_ns + (0 if origin is None else origin.device_ns),
             num_computed_tokens=min(num_computed, len(request.prompt_ids)) if self.stats is None else 0,
+            is_cut=self.orphan_since_s is not None,
         )
 
     def _check_ended(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
@@ -13,7 +13,7 @@ from stratos.common.errors import StratosError, WorkerLost
 from stratos.core.gateway_load import GatewayLoad
 from stratos.core.generation import ChoiceDelta, Receipt, RequestDelta, Submission
 from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRef, WorkerRole
-from stratos.core.requests.records import FinishReason, PositionLogprobs, RequestKey
+from stratos.core.requests.records import NO_CHOICES, FinishReason, PositionLogprobs, RequestKey
 from stratos_gateway.generation.fleet_access import FleetAccess
 from stratos_gateway.generation.prompt_names import PromptDigests
 from stratos_gateway.metrics import GatewayMetrics
@@ -122,7 +122,7 @@ class FakeSession:
     play: Play
     clock: FakeClock = field(default_factory=FakeClock)
     submissions: list[Submission] = field(default_factory=list)
-    cancelled: list[tuple[RequestKey, tuple[int, ...]]] = field(default_factory=list)
+    cancelled: list[tuple[RequestKey, dict[int, int]]] = field(default_factory=list)
     released: list[RequestKey] = field(default_factory=list)
     step: int = 0
     """Of the worker; one more with each message."""
@@ -131,8 +131,8 @@ class FakeSession:
         self.submissions.append(submission)
         asyncio.get_running_loop().call_soon(self.play, SteppedSink(sink, self), submission)
 
-    def cancel(self, key: RequestKey, choices: tuple[int, ...] = ()) -> None:
-        self.cancelled.append((key, choices))
+    def cancel(self, key: RequestKey, choices: Mapping[int, int] = NO_CHOICES) -> None:
+        self.cancelled.append((key, dict(choices)))
 
     def release(self, key: RequestKey) -> None:
         self.released.append(key)

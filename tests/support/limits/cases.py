@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ USED, EVEN = 0.98, 1.05
 KNOWN_LATE_S = {False: 0.002, True: 0.1}
 """A gateway hears of a refill with its next answer, and of what others did with their next report."""
 SILENCE_S = 12.0
+ROUTED = {False: 1, True: 5}
+"""Of so many accepted requests one goes to a router and a worker, of one tenant and of many; the others end at once."""
 AT_ONCE = 50
 """Requests that come together, of one tenant or of many."""
 
@@ -50,10 +53,15 @@ class LimitWorld:
         self.case = case
         self.platform = LimitedGateways(url, case.num_gateways, parts)
         self.platform.book.known_late_s = KNOWN_LATE_S[case.num_gateways > 1]
-        self.workers = RoutedWorkers(case.num_routers, self.platform.clock, choose=self.platform.parts.choose)
+        self.workers = RoutedWorkers(
+            case.num_routers, self.platform.clock, choose=self.platform.parts.choose,
+            num_seqs=64 if case.num_tenants == 1 else 1024, max_waiting=1024 if case.num_tenants == 1 else 16_384,
+        )  # fmt: skip
         plan = {**(ALL if case.is_all else ONE), "burst_s": 6 if case.num_tenants == 1 else 1}
         self.tenants = [make_tenant(f"t{place}", **plan) for place in range(case.num_tenants)]
-        self._turns = itertools.count()
+        self._turns, self._taken = itertools.count(), itertools.count()
+        self.sent = Counter[str]()
+        """Requests that went to a router while others came."""
         self._served: list[asyncio.Task[None]] = []
 
     @property
@@ -67,11 +75,12 @@ class LimitWorld:
         return (2 if len(self.tenants) == 1 else 4) * self.rate_per_s
 
     async def take(self, tenant: Tenant) -> None:
-        """One request, up to its answer; one that was accepted ends later, of many tenants at once."""
+        """One request, up to its answer; one that was accepted and goes to a router ends later, at a worker."""
         gateways = self.platform.gateways
         gateway = gateways[next(self._turns) % len(gateways)]
         found = await gateway.take(tenant, cost_of(NUM_TOKENS))
-        if isinstance(found, OpenRequest) and len(self.tenants) == 1:
+        if isinstance(found, OpenRequest) and next(self._taken) % ROUTED[len(self.tenants) > 1] == 0:
+            self.sent[tenant.name] += 1
             self._served.append(asyncio.create_task(self._serve(found)))
         elif isinstance(found, OpenRequest):
             gateway.settle(found, NUM_USED)
@@ -137,11 +146,10 @@ async def overload(world: LimitWorld, seconds: float | None = None) -> list[str]
     asked_at = {tenant.name: at for tenant, at in zip(world.tenants, ends, strict=True)}
     counts = [book.num_taken[tenant.name] - before[tenant.name] for tenant in world.tenants]
     await world.rest()
-    found, placed = [], world.workers.placed[num_placed:]
-    if case.num_tenants == 1 and (len(placed) != counts[0] or len({one.router for one in placed}) != 1):
-        found.append(
-            f"{len(placed)} of {counts[0]} requests were placed, by {len({one.router for one in placed})} routers"
-        )
+    found, placed = [], Counter(one.tenant for one in world.workers.placed[num_placed:])
+    num_routers = len({one.router for one in world.workers.placed[num_placed:]})
+    if num_routers != 1 or placed != world.sent:
+        found.append(f"{placed.total()} of {world.sent.total()} requests were placed, by {num_routers} routers")
     for tenant, count in zip(world.tenants, counts, strict=True):
         # What came while the last ones waited was offered to none, and a part of a request is of no use to a gateway.
         since_s = clock.now() - asked_at[tenant.name] + book.known_late_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -198,3 +199,18 @@ class BelievesSilent(_PlantedBuckets):
     """What a gateway said last counts, however long ago that was."""
 
     bucket_type = _BelievesSilent
+
+
+class _KeepsSlots(LeasedBucket):
+    def _wish(self, now: float) -> float:
+        return max(super()._wish(now), self._held)
+
+
+class KeepsSlots(_PlantedBuckets):
+    """A gateway goes on to wish for what it once had, whether it has any use for it or not."""
+
+    bucket_type = _KeepsSlots
+
+
+STRANDING = re.sub(r"\n  if (rate == 0|contested\[key\]) then wanted = .*", "", LEASE)
+"""The lease script that lets gateways have what they wish for, although others lack it."""

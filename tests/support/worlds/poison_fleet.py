@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -20,7 +21,7 @@ from stratos.core.gateway_load import GatewayLoad
 from stratos.core.generation import Submission
 from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRef, WorkerRole
 from stratos.core.requests.convictions import Conviction, ConvictionConfig, ConvictionTable, ConvictionUpdate
-from stratos.core.requests.records import FinishReason, RequestKey
+from stratos.core.requests.records import NO_CHOICES, FinishReason, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.routing.fleet_state import Member
 from stratos_gateway.answering.spec import GenerationSpec
@@ -99,7 +100,7 @@ class _Session:
         num_before = len(submission.request.choices[0].emitted_ids)
         self.worker.running[submission.request.key] = _Running(submission, sink, num_tokens=num_before)
 
-    def cancel(self, key: RequestKey, choices: tuple[int, ...] = ()) -> None:
+    def cancel(self, key: RequestKey, choices: Mapping[int, int] = NO_CHOICES) -> None:
         self.worker.running.pop(key, None)
 
     release = cancel

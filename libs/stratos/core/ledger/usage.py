@@ -49,6 +49,8 @@ class MeterTag:
     """Names that its client gave to what it was for."""
     is_batch: bool = False
     """It waits for all others, at the price of that, whatever the plan of its tenant."""
+    is_whole: bool = False
+    """Its client gets the answer in one piece, or nothing of it."""
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -71,3 +73,5 @@ class UsageCount:
     writes: CacheWrites = NO_WRITES
     num_computed_tokens: int = 0
     """Tokens of the prompt that were computed, where the attempt ended before its first token; else 0."""
+    is_cut: bool = False
+    """Its gateway was lost before it had all of the attempt's output."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from stratos.common.changed import record
@@ -16,6 +18,10 @@ class RequestKey(NamedTuple):
 
     request_id: str
     attempt: int
+
+
+NO_CHOICES: Mapping[int, int] = MappingProxyType({})
+"""Of a request that ends as a whole."""
 
 
 class FinishReason(enum.StrEnum):

@@ -6,6 +6,7 @@ Malformed enums are refused here; ranges are the receiver's to check.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import zip_longest
 
 from stratos.api.worker.v1 import decode_pb2
 from stratos.common.errors import Internal
@@ -14,6 +15,7 @@ from stratos.core.generation import ChoiceDelta, DraftUse, PrefillPath, Receipt,
 from stratos.core.placement import WorkerRef
 from stratos.core.requests.grammar import check_grammar
 from stratos.core.requests.records import (
+    NO_CHOICES,
     ChoiceState,
     EngineRequest,
     FinishReason,
@@ -99,9 +101,15 @@ def messages_of(message: decode_pb2.SessionRequest) -> Iterator[decode_pb2.Sessi
     yield from message.further
 
 
-def cancel(key: RequestKey, choices: tuple[int, ...] = ()) -> Part:
-    """Ends an attempt, or some of its choices: fields of a ``SessionRequest``."""
-    return {"cancel": {"request_id": key.request_id, "attempt": key.attempt, "choice_indexes": choices}}
+def cancel(key: RequestKey, choices: Mapping[int, int] = NO_CHOICES) -> Part:
+    """Ends an attempt, or some of its choices, each with its number of tokens: fields of a ``SessionRequest``."""
+    numbers = {"choice_indexes": tuple(choices), "num_tokens": tuple(choices.values())}
+    return {"cancel": {"request_id": key.request_id, "attempt": key.attempt, **numbers}}
+
+
+def cancelled_choices(message: decode_pb2.Cancel) -> dict[int, int | None]:
+    """Choices that a message ends, each with its number of tokens, where its gateway says that."""
+    return dict(zip_longest(message.choice_indexes, message.num_tokens[: len(message.choice_indexes)]))
 
 
 def take_over(key: RequestKey, num_received: Mapping[int, int]) -> Part:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from stratos.common.bugs import report_bug
 from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest, Draining, NotFound, Overloaded, QueueTimeout, StratosError
 from stratos.core.generation import DraftUse, Submission
-from stratos.core.requests.records import ChoiceOutput, RequestKey
+from stratos.core.requests.records import NO_CHOICES, ChoiceOutput, RequestKey
 from stratos.engine.contract.results import StepResult
 from stratos.rpc.tracing import TRACING_OFF, SpanKind, Tracing
 from stratos.worker.decode.intents import Intents, sum_intents
@@ -155,16 +155,22 @@ class RequestTable:
         self._news.note_placement(submission.request.terms.tenant, submission.handoff_id, self._clock.now())
         self._news.notify()
 
-    def cancel(self, key: RequestKey, choice_indexes: tuple[int, ...] = ()) -> None:
-        """End a request or some of its choices; unknown ones are ignored."""
+    def cancel(self, key: RequestKey, choices: Mapping[int, int | None] = NO_CHOICES) -> None:
+        """End a request or some of its choices; unknown ones are ignored, but for their count.
+
+        Args:
+            key: of the request.
+            choices: each with the number of emitted tokens that count, where that is known.
+        """
         record = self._owned(key)
         if record is None:
+            self.usage.correct(key, choices)
             return
-        if not choice_indexes:
+        if not choices:
             self._remove(record)
             return
-        self._engine.abort(record.key, choice_indexes)
-        record.cancel_choices(choice_indexes)
+        self._engine.abort(record.key, tuple(choices))
+        record.cancel_choices(choices)
         self._mark(record)
 
     def attach(self, session: OutputSession, key: RequestKey, num_received: dict[int, int]) -> None:
@@ -317,7 +323,7 @@ class RequestTable:
         if (session := self._sessions.pop(record.key, None)) is not None:
             session.forget(record)
         if (tag := record.submission.meter) is not None:
-            self.usage.add(record.count(tag), session)
+            self.usage.add(record.count(tag), session, num_choices=record.num_choices)
         if (task := self._tasks.get(record.key)) is not None and not record.is_ended:
             task.cancel()
 

@@ -17,7 +17,14 @@ from stratos.common.errors import BadRequest, StratosError
 from stratos.core.features import name_features
 from stratos.core.requests.records import RequestKey
 from stratos.core.step_watch import PROGRESS_INTERVAL_S
-from stratos.rpc.codec.generation import INLINE_PLACES, messages_of, step_to_pb, submit_from_pb, welcome_to_pb
+from stratos.rpc.codec.generation import (
+    INLINE_PLACES,
+    cancelled_choices,
+    messages_of,
+    step_to_pb,
+    submit_from_pb,
+    welcome_to_pb,
+)
 from stratos.rpc.codec.usage import counts_to_pb
 from stratos.worker.context import WorkerContext
 from stratos.worker.decode import session as sessions
@@ -101,7 +108,7 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
                     session.refuse(RequestKey(submit.request_id, submit.attempt), error)
             case "cancel":
                 cancel = message.cancel
-                table.cancel(RequestKey(cancel.request_id, cancel.attempt), tuple(cancel.choice_indexes))
+                table.cancel(RequestKey(cancel.request_id, cancel.attempt), cancelled_choices(cancel))
             case "usage_ack":
                 table.usage.acknowledge(message.usage_ack.request_ids)
             case "attach":

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from stratos.common.clock import Clock
@@ -47,6 +47,7 @@ class _Held:
     ended_s: float
     due_s: float
     """When it is offered, where it has no owner."""
+    num_choices: int
 
 
 class UsageLog:
@@ -81,17 +82,26 @@ class UsageLog:
             if held.owner is listener:
                 held.owner, held.due_s = None, due_s
 
-    def add(self, count: UsageCount, owner: UsageListener | None) -> None:
+    def add(self, count: UsageCount, owner: UsageListener | None, *, num_choices: int = 1) -> None:
         """An attempt has ended; without an owner, its gateway has been gone for long enough."""
         now_s = self._clock.now()
         if count.key in self._held:
             self._forget(count.key)
-        self._held[count.key] = _Held(count, owner, now_s, now_s)
+        self._held[count.key] = _Held(count, owner, now_s, now_s, num_choices)
         self._attempts.setdefault(count.key.request_id, set()).add(count.key.attempt)
         if owner is not None:
             owner.report([count])
         while len(self._held) > self._config.max_counts:
             self._drop(next(iter(self._held)))
+
+    def correct(self, key: RequestKey, choices: Mapping[int, int | None]) -> None:
+        """Its gateway had ended the only choice of an attempt that has ended here: no more than that is charged."""
+        held = self._held.get(key)
+        if held is not None and held.num_choices == len(choices) == 1:
+            [num_kept] = choices.values()
+            if num_kept is not None:
+                num_tokens = min(held.count.num_output_tokens, num_kept)
+                held.count = replace(held.count, num_output_tokens=num_tokens)
 
     def acknowledge(self, request_ids: Iterable[str]) -> None:
         """The ledger has these, whichever gateway reports it."""

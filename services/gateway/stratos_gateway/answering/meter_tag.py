@@ -19,6 +19,8 @@ def meter_tag(
     trace: TraceContext,
     arrived_unix_ms: int,
     metadata: Mapping[str, str] = NO_METADATA,
+    *,
+    is_whole: bool = False,
 ) -> MeterTag:
     """The tag of a request.
 
@@ -29,6 +31,7 @@ def meter_tag(
         trace: with the id that the client knows.
         arrived_unix_ms: now, by this gateway's clock.
         metadata: of the request, of which short texts are cost tags.
+        is_whole: the answer goes in one piece.
     """
     base = target.served.base
     return MeterTag(
@@ -42,4 +45,5 @@ def meter_tag(
         arrived_unix_ms=arrived_unix_ms,
         cost_tags=cost_tags(metadata),
         is_batch=tenant.plan.is_batch,
+        is_whole=is_whole,
     )

@@ -76,7 +76,7 @@ class Attempt:
     def end_choice(self, index: int) -> None:
         """The gateway has ended a choice: the worker is told, and the attempt is over with the last one."""
         if not self._end.done():
-            self._session.cancel(self._key, (index,))
+            self._cancel(index)
             if self._transcript.is_complete:
                 self._settle(None)
 
@@ -106,7 +106,7 @@ class Attempt:
         if not self._end.done():
             try:
                 if self._transcript.accept_token(offset, token_id, now_s):
-                    self._session.cancel(self._key, (0,))
+                    self._cancel(0)
             except JournalConflict as error:
                 self._contradict(error)
         self._tell()
@@ -143,9 +143,13 @@ class Attempt:
             return
         try:
             if self._transcript.accept(choice, now_s):
-                self._session.cancel(self._key, (choice.index,))
+                self._cancel(choice.index)
         except JournalConflict as error:
             self._contradict(error)
+
+    def _cancel(self, index: int) -> None:
+        """Tell the worker that a choice has ended here, and with how many tokens: it may have decoded more."""
+        self._session.cancel(self._key, {index: len(self._transcript.choices[index].ids)})
 
     def _contradict(self, error: JournalConflict) -> None:
         _log.error("attempt %d of %s: %s", self._key.attempt, self.label, error)

@@ -279,7 +279,7 @@ class Generation:
         choices = self.transcript.choices
         num_received = {choice.index: len(choice.ids) for choice in choices if not choice.is_finished}
         session.take_over(key, num_received, attempt, is_metered=self.spec.meter is not None)
-        if ended := tuple(choice.index for choice in choices if choice.is_finished):
+        if ended := {choice.index: len(choice.ids) for choice in choices if choice.is_finished}:
             session.cancel(key, ended)
 
     def _placement_request(self, waiting: Waiting) -> PlacementRequest:

@@ -53,7 +53,8 @@ def own_entry(draft: Draft, counted: Mapping[int, UsageCount]) -> LedgerEntry:
 def claimed_entry(count: UsageCount, plan: Plan) -> LedgerEntry:
     """The entry of a request whose gateway died: of what the client saw nothing is known, so no promise is judged.
 
-    What it costs is part of the charge of its window all the same.
+    What it costs is part of the charge of its window all the same.  An answer in one piece that the gateway had not got
+    whole is free: nothing of it went to its client.
     """
     if count.tag.is_batch and not plan.is_batch:  # by its service tier
         plan = plan.as_batch()
@@ -62,12 +63,14 @@ def claimed_entry(count: UsageCount, plan: Plan) -> LedgerEntry:
     )
     if num_prior := count.tag.num_prior_tokens:
         charged = TokenCounts(num_output=max(0, count.num_output_tokens - num_prior))
+    if count.tag.is_whole and count.is_cut:
+        charged = TokenCounts()
     amounts = price_request(plan, count.tag.model_size, charged)
     return LedgerEntry(
         request_id=count.key.request_id,
         tenant=count.tenant,
         plan=plan.name,
-        tag=replace(count.tag, num_cached_tokens=0, num_prior_tokens=0),
+        tag=replace(count.tag, num_cached_tokens=0, num_prior_tokens=0, is_whole=False),
         outcome=RequestOutcome.RECOVERED,
         counts=charged,
         amounts=amounts,

@@ -298,7 +298,7 @@ class GenerationPreparer:
         if options.shows_special:
             shown |= model.tokenizer.special_ids
         facts = (tenant, target, dialect.route, trace, identity.arrived_unix_ms, options.metadata)
-        tag = meter_tag(*facts) if tools.is_metered else None
+        tag = meter_tag(*facts, is_whole=not options.stream) if tools.is_metered else None
         promised_ms = tenant.plan.itl_p99_ms
         mark = tools.watermarks.watermark_for(tenant.name, target.listed_names)
         label, kv_key = tools.tenant_label(tenant.name), tools.kv_key(tenant)

@@ -26,7 +26,7 @@ from stratos.core.features import Feature, can_speak_with, name_features
 from stratos.core.generation import RequestDelta, Submission
 from stratos.core.ledger.usage import UsageCount
 from stratos.core.placement import WorkerRef
-from stratos.core.requests.records import RequestKey
+from stratos.core.requests.records import NO_CHOICES, RequestKey
 from stratos.rpc.clients.dialer import ANY_WORKER, PLAIN, Dialer
 from stratos.rpc.codec import generation as codec
 from stratos.rpc.codec.fields import Part
@@ -188,8 +188,13 @@ class WorkerSession:
         if self._meter is not None and is_metered:
             self._meter.begin(key.request_id)
 
-    def cancel(self, key: RequestKey, choices: tuple[int, ...] = ()) -> None:
-        """End an attempt, or some of its choices; without ``choices`` nothing of it is delivered any more."""
+    def cancel(self, key: RequestKey, choices: Mapping[int, int] = NO_CHOICES) -> None:
+        """End an attempt, or some of its choices; without ``choices`` nothing of it is delivered any more.
+
+        Args:
+            key: of the attempt.
+            choices: each with the number of tokens that are its answer, those of earlier attempts included.
+        """
         if not choices:
             self.release(key)
         # A lost Cancel would leak; a broken session frees everything there.

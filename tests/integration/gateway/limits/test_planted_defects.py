@@ -49,9 +49,17 @@ MANY = LimitCase(num_gateways=1, num_routers=2, num_tenants=90, is_all=True, is_
             LimitParts(choose=lambda request, number: random.randrange(number)),
             "by 3 routers",
         ),
+        (MANY, LimitParts(choose=lambda request, number: random.randrange(number)), "by 2 routers"),
         (replace(ALONE, is_parallel=False), LimitParts(leaser=HurriedClients), "Retry-After is too early"),
     ],
-    ids=["one slot per turn", "the first short claim", "the first 256 buckets", "any router", "hurried clients"],
+    ids=[
+        "one slot per turn",
+        "the first short claim",
+        "the first 256 buckets",
+        "any router",
+        "any router of many tenants",
+        "hurried clients",
+    ],
 )
 def test_the_table_finds(case: LimitCase, parts: LimitParts, found: str, redis_url: str) -> None:
     problems = run_virtual(run_case(case, redis_url, parts))

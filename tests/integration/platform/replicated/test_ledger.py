@@ -22,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stratos.common.errors import DependencyDown
 from stratos.core.ledger.entry import LedgerEntry, RequestOutcome
+from stratos.core.ledger.pricing import TokenCounts
 from stratos.store.ledger.ledger_store import LedgerStore
 from stratos.store.ledger.usage_reader import UsageReader
 from stratos.store.records.settings import RecordStoreConfig
@@ -269,6 +270,8 @@ async def test_requests_of_gateways_that_die_before_they_can_write_are_billed_on
     """Redis takes no write while requests end; both gateways are killed before they notice. Workers have the counts."""
     calls = [Call(f"killed-{number}", streamed(600 + number, 20 + number)) for number in range(6)]
     calls.append(Call("killed-left", streamed(650, 300), leaves_after=9))
+    calls.append(Call("killed-stop", streamed(660, 300, stop=["e", "a", "o", "t"])))
+    whole = Call("killed-whole", body_of(670, 3000))
     with redis.Redis.from_url(platform.facts()["redis_url"]) as connection:
         async with client_of(platform) as http:
             await asyncio.gather(*(Call(f"warm-{n}", body_of(700 + n, 5)).run(http) for n in range(4)))
@@ -279,18 +282,22 @@ async def test_requests_of_gateways_that_die_before_they_can_write_are_billed_on
             await until_noted(platform, http)
             connection.execute_command("CLIENT", "PAUSE", "120000", "WRITE")
             try:
+                waiting = asyncio.create_task(whole.run(http))
                 await asyncio.gather(*(call.run(http) for call in calls))
                 for gateway in gateways:
                     gateway.kill()
+                with pytest.raises(httpx.HTTPError):
+                    await waiting
                 await asyncio.to_thread(wait_until, lambda: gone(gateways), what="the end of both gateways")
             finally:
                 connection.execute_command("CLIENT", "UNPAUSE")
     async with ledger_of(platform) as ledger:
-        entries = await entries_of(ledger, {call.name for call in calls})
+        entries = await entries_of(ledger, {call.name for call in [*calls, whole]})
         by_name = {entry.tag.http_request_id: entry for entry in entries}
-        assert len(by_name) == len(entries) == len(calls)
+        assert len(by_name) == len(entries) == len(calls) + 1
         for call in calls:
             check(call, by_name[call.name])
+        assert by_name[whole.name].counts == TokenCounts(), "nothing of it went to its client"
         assert RequestOutcome.RECOVERED in {entry.outcome for entry in entries}
         await check_sums(ledger)
     async with client_of(platform) as http:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,6 +42,10 @@ class Transcript:
     @property
     def num_output_tokens(self) -> int:
         return len(self.tokens)
+
+    @property
+    def choices(self) -> list[Any]:
+        return [SimpleNamespace(ids=self.tokens)]
 
     def accept(self, delta: Any, now_s: float) -> bool:
         if self.conflicts:
@@ -122,7 +127,7 @@ async def test_a_stop_string_cancels_its_choice_at_the_worker(say: Callable[[Att
     attempt, _, session = make(stops=True)
     say(attempt, 0)
     assert await attempt.wait() is None
-    assert session.cancelled == [(KEY, (0,))]
+    assert session.cancelled == [(KEY, {0: 1})], "with what is charged of it"
 
 
 @every_way
@@ -142,7 +147,7 @@ async def test_a_conflict_ends_the_attempt_and_the_worker_is_told(say: Callable[
     say(attempt, 5)
     assert await attempt.wait() is Cause.CONFLICT
     attempt.close()
-    assert session.cancelled == [(KEY, ())]
+    assert session.cancelled == [(KEY, {})]
 
 
 async def test_a_failure_of_this_side_is_the_clients_answer_and_the_worker_is_told() -> None:
@@ -151,7 +156,7 @@ async def test_a_failure_of_this_side_is_the_clients_answer_and_the_worker_is_to
     with pytest.raises(Internal):
         await attempt.wait()
     attempt.close()
-    assert session.cancelled == [(KEY, ())]
+    assert session.cancelled == [(KEY, {})]
 
 
 @pytest.mark.parametrize(

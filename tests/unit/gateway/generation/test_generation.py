@@ -220,7 +220,7 @@ async def test_a_request_that_two_workers_contradict_is_refused() -> None:
 
     ran = await run(skips, skips)
     assert isinstance(ran.generation.error, Overloaded)
-    assert [session.cancelled[-1][1] for session in ran.sessions.opened] == [(), ()], "the workers are told"
+    assert [session.cancelled[-1][1] for session in ran.sessions.opened] == [{}, {}], "the workers are told"
 
 
 def after(seconds: float, play: Play, clock: FakeClock) -> Play:

@@ -12,7 +12,7 @@ import pytest
 from stratos.common.clock import FakeClock
 from stratos.common.errors import BadRequest, Busy, Draining, NotFound, Overloaded
 from stratos.core.generation import PrefillPath, Submission
-from stratos.core.ledger.usage import MeterTag
+from stratos.core.ledger.usage import MeterTag, UsageCount
 from stratos.core.requests.records import ChoiceOutput, ChoiceState, EngineRequest, FinishReason, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.engine.contract.results import StepResult
@@ -26,7 +26,7 @@ from stratos.worker.records import PromptOrigin, RequestRecord
 from stratos.worker.status import StatusFeed
 from tests.support.waiting import eventually
 from tests.support.worlds.terms import with_terms
-from tests.support.worlds.usage_counts import empty_log
+from tests.support.worlds.usage_counts import Gateway, empty_log
 
 PROMPT = tuple(range(10))
 
@@ -106,6 +106,15 @@ async def counts_of(session: OutputSession) -> list[RequestKey]:
     return [c.key for m in [m async for m in session.messages()] if isinstance(m, StepCounts) for c in m.counts]
 
 
+async def offered_by(bench: Bench) -> list[UsageCount]:
+    """What another gateway is told some time later."""
+    other = Gateway()
+    bench.table.usage.join(other)
+    bench.clock.advance(60)
+    bench.table.reap()
+    return other.heard
+
+
 async def read_tokens(session: OutputSession) -> list[int]:
     session.close()
     deltas = [d for m in [m async for m in session.messages()] if isinstance(m, StepDeltas) for d in m.deltas]
@@ -142,11 +151,11 @@ async def test_a_choice_cancelled_before_the_engine_knows_the_request_does_not_r
     session, key = bench.session(), RequestKey("r", 0)
     bench.table.submit(session, submission(n=3, max_tokens=3000))
     await asyncio.sleep(0)
-    bench.table.cancel(key, (0, 2))
+    bench.table.cancel(key, {0: 0, 2: 0})
     bench.policy.may_add.set()
     await eventually(lambda: bench.engine.status().step > 30)
     assert bench.engine.status().num_running == 1
-    bench.table.cancel(key, (1,))
+    bench.table.cancel(key, {1: 0})
     await eventually(lambda: bench.table.num_open_tasks == 0)
     await eventually(lambda: bench.engine.status().blocks.allocated == 0)
 
@@ -167,6 +176,45 @@ async def test_a_request_leaves_the_engine_before_what_it_runs_with_is_given_bac
     bench.table.cancel(RequestKey("r", 0))
     await eventually(lambda: bench.table.num_open_tasks == 0)
     assert events == ["aborted", "given back"]
+
+
+async def test_what_was_decoded_behind_the_end_of_a_choice_is_not_counted(bench: Bench) -> None:
+    """The defect: a gateway that died was followed by one that billed it."""
+    session = bench.session()
+    made = replace(submission(max_tokens=3000, n=2), meter=MeterTag())
+    bench.table.submit(session, made)
+    await eventually(lambda: bench.engine.status().step > 30)
+    bench.table.cancel(RequestKey("r", 0), {0: 3})
+    bench.table.cancel(RequestKey("r", 0), {1: 4})
+    bench.table.release(session)
+    bench.clock.advance(6)
+    bench.table.reap()
+    [count] = await offered_by(bench)
+    assert count.num_output_tokens == 7
+
+
+@pytest.mark.parametrize(("n", "num_counted"), [(1, 2), (2, 6)], ids=["it is corrected", "of several it is not known"])
+async def test_a_choice_that_had_ended_here_before_its_gateway_said_so(bench: Bench, n: int, num_counted: int) -> None:
+    session = bench.session()
+    bench.table.submit(session, replace(submission(max_tokens=3, n=n), meter=MeterTag()))
+    await eventually(lambda: bench.table.num_open_tasks == 0)
+    await read_tokens(session)
+    bench.table.discard_sent([RequestKey("r", 0)])
+    bench.table.cancel(RequestKey("r", 0), {0: 2})
+    bench.table.release(session)
+    [count] = await offered_by(bench)
+    assert (count.num_output_tokens, count.is_cut) == (num_counted, False)
+
+
+async def test_what_its_gateway_had_not_got_when_it_was_lost_is_cut(bench: Bench) -> None:
+    session = bench.session()
+    bench.table.submit(session, metered(max_tokens=3))
+    await eventually(lambda: bench.table.num_open_tasks == 0)
+    bench.table.release(session)
+    bench.clock.advance(6)
+    bench.table.reap()
+    [count] = await offered_by(bench)
+    assert (count.num_output_tokens, count.is_cut) == (3, True)
 
 
 async def test_attached_orphan_is_not_reaped(bench: Bench) -> None:
@@ -233,7 +281,7 @@ async def test_what_the_log_does_not_have_is_not_gone_on_with(bench: Bench, num_
 async def test_a_choice_that_was_given_up_is_not_gone_on_with(bench: Bench) -> None:
     session, other = bench.session(), bench.session()
     bench.table.submit(session, submission(max_tokens=3000, n=2))
-    bench.table.cancel(RequestKey("r", 0), (1,))
+    bench.table.cancel(RequestKey("r", 0), {1: 0})
     with pytest.raises(NotFound):
         bench.table.take_over(other, RequestKey("r", 1000), {0: 0, 1: 0})
     bench.table.take_over(other, RequestKey("r", 1000), {0: 0})

@@ -214,7 +214,7 @@ class Submit(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., handoff_id: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[_Union[ChoiceState, _Mapping]]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., seed: _Optional[int] = ..., model_digest: _Optional[str] = ..., terms: _Optional[_Union[_common_pb2.RequestTerms, _Mapping]] = ..., prefill: _Optional[_Iterable[_Union[_common_pb2.WorkerRef, _Mapping]]] = ..., trace: _Optional[_Union[_common_pb2.TraceContext, _Mapping]] = ..., required_features: _Optional[_Iterable[str]] = ..., meter: _Optional[_Union[MeterTag, _Mapping]] = ..., num_prior_tokens: _Optional[int] = ...) -> None: ...
 
 class MeterTag(_message.Message):
-    __slots__ = ("key_id", "model", "model_size", "adapter", "route", "http_request_id", "arrived_unix_ms", "num_cached_tokens", "cost_tags", "num_prior_tokens", "revision", "is_batch")
+    __slots__ = ("key_id", "model", "model_size", "adapter", "route", "http_request_id", "arrived_unix_ms", "num_cached_tokens", "cost_tags", "num_prior_tokens", "revision", "is_batch", "is_whole")
     class CostTagsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -234,6 +234,7 @@ class MeterTag(_message.Message):
     NUM_PRIOR_TOKENS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     IS_BATCH_FIELD_NUMBER: _ClassVar[int]
+    IS_WHOLE_FIELD_NUMBER: _ClassVar[int]
     key_id: str
     model: str
     model_size: str
@@ -246,10 +247,11 @@ class MeterTag(_message.Message):
     num_prior_tokens: int
     revision: str
     is_batch: bool
-    def __init__(self, key_id: _Optional[str] = ..., model: _Optional[str] = ..., model_size: _Optional[str] = ..., adapter: _Optional[str] = ..., route: _Optional[str] = ..., http_request_id: _Optional[str] = ..., arrived_unix_ms: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., cost_tags: _Optional[_Mapping[str, str]] = ..., num_prior_tokens: _Optional[int] = ..., revision: _Optional[str] = ..., is_batch: _Optional[bool] = ...) -> None: ...
+    is_whole: bool
+    def __init__(self, key_id: _Optional[str] = ..., model: _Optional[str] = ..., model_size: _Optional[str] = ..., adapter: _Optional[str] = ..., route: _Optional[str] = ..., http_request_id: _Optional[str] = ..., arrived_unix_ms: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., cost_tags: _Optional[_Mapping[str, str]] = ..., num_prior_tokens: _Optional[int] = ..., revision: _Optional[str] = ..., is_batch: _Optional[bool] = ..., is_whole: _Optional[bool] = ...) -> None: ...
 
 class UsageCount(_message.Message):
-    __slots__ = ("request_id", "attempt", "tenant", "meter", "num_prompt_tokens", "num_cached_tokens", "num_output_tokens", "queue_ns", "prefill_ns", "decode_ns", "device_ns", "num_computed_tokens", "writes")
+    __slots__ = ("request_id", "attempt", "tenant", "meter", "num_prompt_tokens", "num_cached_tokens", "num_output_tokens", "queue_ns", "prefill_ns", "decode_ns", "device_ns", "num_computed_tokens", "writes", "is_cut")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -263,6 +265,7 @@ class UsageCount(_message.Message):
     DEVICE_NS_FIELD_NUMBER: _ClassVar[int]
     NUM_COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     WRITES_FIELD_NUMBER: _ClassVar[int]
+    IS_CUT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     tenant: str
@@ -276,7 +279,8 @@ class UsageCount(_message.Message):
     device_ns: int
     num_computed_tokens: int
     writes: CacheWrites
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., meter: _Optional[_Union[MeterTag, _Mapping]] = ..., num_prompt_tokens: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., num_output_tokens: _Optional[int] = ..., queue_ns: _Optional[int] = ..., prefill_ns: _Optional[int] = ..., decode_ns: _Optional[int] = ..., device_ns: _Optional[int] = ..., num_computed_tokens: _Optional[int] = ..., writes: _Optional[_Union[CacheWrites, _Mapping]] = ...) -> None: ...
+    is_cut: bool
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., meter: _Optional[_Union[MeterTag, _Mapping]] = ..., num_prompt_tokens: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., num_output_tokens: _Optional[int] = ..., queue_ns: _Optional[int] = ..., prefill_ns: _Optional[int] = ..., decode_ns: _Optional[int] = ..., device_ns: _Optional[int] = ..., num_computed_tokens: _Optional[int] = ..., writes: _Optional[_Union[CacheWrites, _Mapping]] = ..., is_cut: _Optional[bool] = ...) -> None: ...
 
 class CacheWrites(_message.Message):
     __slots__ = ("num_5m", "num_1h", "num_24h", "num_cached")
@@ -303,14 +307,16 @@ class UsageAck(_message.Message):
     def __init__(self, request_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Cancel(_message.Message):
-    __slots__ = ("request_id", "attempt", "choice_indexes")
+    __slots__ = ("request_id", "attempt", "choice_indexes", "num_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CHOICE_INDEXES_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     choice_indexes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., choice_indexes: _Optional[_Iterable[int]] = ...) -> None: ...
+    num_tokens: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., choice_indexes: _Optional[_Iterable[int]] = ..., num_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Attach(_message.Message):
     __slots__ = ("request_id", "attempt", "num_received", "takes_over")
