@@ -6,7 +6,7 @@ half read) is then as it was when the client got it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import orjson
@@ -70,6 +70,9 @@ class ChunkRecorder(Protocol):
     def note_whole(self) -> None:
         """Everything has come."""
 
+    def hold(self) -> Callable[[], None]:
+        """Let another thread note chunks, until what this returns is called."""
+
 
 class NumberedRenderer(Renderer):
     """Belongs to one answer on one connection.
@@ -115,8 +118,16 @@ class NumberedRenderer(Renderer):
         if self._recorder is not None:
             for chunk in chunks:
                 self._recorder.note(chunk)
-            self._recorder.note_whole()
         return self._inner.body(chunks, usage)
+
+    def note_kept(self) -> None:
+        """The record is whole: an answer that could not be kept is tried again from what it has."""
+        if self._recorder is not None:
+            self._recorder.note_whole()
+
+    def hold(self) -> Callable[[], None]:
+        """Nothing is written to the record while another thread adds to it."""
+        return super().hold() if self._recorder is None else self._recorder.hold()
 
     def stream_part(self, chunks: Sequence[ChoiceChunk]) -> bytes:
         """Part of a stream for what is new to the client."""

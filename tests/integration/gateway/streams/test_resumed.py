@@ -17,10 +17,13 @@ from stratos.common.errors import DependencyDown
 from stratos.store.redis import open_redis
 from stratos.store.sealed.stream_store import StreamStore
 from stratos_gateway.streams.codec import decode_head
+from tests.integration.gateway.streams.test_files import call
 from tests.support.waiting import eventually
 from tests.support.worlds.admin_world import AdminWorld
+from tests.support.worlds.gateway_world import say
 from tests.support.worlds.stream_world import (
     ASKED,
+    TEXT,
     Read,
     code_of,
     contents,
@@ -234,6 +237,20 @@ async def test_whole_answers_with_log_probabilities_of_prompts_are_given_again(
     assert len({answer.content for answer in answers}) == 1
     assert b"logprobs" in answers[0].content
     assert num_submits(worlds) == (2 if more is ECHOED else 1)
+
+
+async def test_large_answers_come_again(worlds: list[AdminWorld]) -> None:
+    """They are made in a thread, while the gateway goes on to write records."""
+    for world in worlds:
+        world.worker.script = say(TEXT * 20)
+    path, more = "/v1/completions", {"prompt": "go", "n": 8, "logprobs": 5, "max_tokens": 600}
+    for key in ("one", "two", "three"):
+        answers = [
+            await call(world, "POST", path, json=body(path, **more, stream=False), headers={"idempotency-key": key})
+            for world in worlds
+        ]
+        assert [answer.status_code for answer in answers] == [200] * 2, answers[1].text
+        assert answers[0].content == answers[1].content
 
 
 async def test_an_answer_is_billed_once_however_often_it_is_left(worlds: list[AdminWorld], redis_url: str) -> None:
