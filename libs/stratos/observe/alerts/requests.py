@@ -138,7 +138,8 @@ REQUEST_ALERTS = (
     Alert(
         name="StratosBatchesBehind",
         expr="max by (release) (stratos_batch_lines_due offset 1h) > sum by (release) "
-        '(increase(stratos_batch_lines_total{outcome!="deferred"}[1h])) and max by (release) (stratos_batch_lines_due) > 0',
+        '(increase(stratos_batch_lines_total{outcome!="deferred"}[1h])) '
+        "and max by (release) (stratos_batch_lines_due) > 0",
         lasting="10m",
         summary="Batches go on more slowly than their windows need.",
         meaning="Fewer lines were answered in the last hour than were due within it, which is what each batch needs to "
