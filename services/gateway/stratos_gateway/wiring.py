@@ -34,7 +34,7 @@ from stratos_gateway.embedding.source import VectorSender, VectorSource
 from stratos_gateway.files.routes import FileRoutes
 from stratos_gateway.generation.source import WorkersSource
 from stratos_gateway.http.exchange import TraceSampling
-from stratos_gateway.ledger.step import AccountStep, BudgetStep
+from stratos_gateway.ledger.step import AccountStep, BudgetStep, has_none
 from stratos_gateway.limits.limiter import TenantLimiter
 from stratos_gateway.limits.step import LimitsStep
 from stratos_gateway.models.catalogue import ModelCatalogue
@@ -82,13 +82,14 @@ def steps(parts: GatewayParts) -> list[Step]:
     clock = parts.surroundings.clock
     receipts = None if parts.billing is None else parts.billing.receipts
     limiter = TenantLimiter(parts.leaser, clock)
-    billing, redemptions = parts.billing, parts.backends.redemptions
+    billing, redemptions, streams = parts.billing, parts.backends.redemptions, parts.backends.streams
+    has_output = has_none if streams is None else BegunAnswers(streams).has_output
     classifier = _open_classifier(parts)
     resident = classifier if parts.settings.policies.classifier_is_resident else NoClassifier(NOT_RESIDENT)
     return [
         *([] if receipts is None else [ReceiptStep(receipts, clock)]),
         PolicyStep(parts.backends.content, classifier, resident, parts.metrics),
-        *([] if billing is None else [BudgetStep(billing.budgets)]),
+        *([] if billing is None else [BudgetStep(billing.budgets, has_output)]),
         LimitsStep(limiter),
         InputStep(),
         MetricsStep(parts.metrics, parts.recent_load, parts.backends.note_tokens),

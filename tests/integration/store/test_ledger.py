@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from stratos.core.ledger.entry import OWN_RANK, RequestOutcome, StageTimes, day_of
+from stratos.core.ledger.entry import OWN_RANK, RequestOutcome, StageTimes, claim_rank, day_of, num_attempts
 from stratos.core.ledger.pricing import Amounts, TokenCounts
 from stratos.core.ledger.sums import due_of
 from stratos.core.ledger.windows import Sample, WindowShare
@@ -108,6 +108,26 @@ async def test_what_the_own_gateway_wrote_takes_the_place_of_a_claim_and_not_the
     ]  # fmt: skip
     assert await total(reader) == Counter(ENTRY.measures)
     assert [entry async for entry in reader.entries("acme", ENTRY.day)] == [ENTRY]
+
+
+async def test_a_claim_of_a_later_gateway_takes_the_place_of_what_an_earlier_one_wrote(
+    store: LedgerStore, reader: UsageReader
+) -> None:
+    """The client left the first one; the second one had all of the answer, and was killed before it wrote that."""
+    own = [replace(ENTRY, rank=OWN_RANK + number, amounts=Amounts(gross=100 + number)) for number in range(3)]
+    attempts = (0, 1, 1000, 1001, 2000)
+    claims = [replace(CLAIMED, rank=claim_rank(a), amounts=Amounts(gross=a + 1)) for a in attempts]
+    order = [*claims[:2], own[0], *claims[2:4], own[1], claims[4], own[2]]
+    for number, entry in enumerate(order):
+        for written in (entry, *order[:number]):
+            [found] = await store.write([written])
+            assert (found.is_new, found.month_due) == (written is entry, entry.amounts.gross), (
+                entry.rank,
+                written.rank,
+            )
+    assert [num_attempts(claim.rank) for claim in claims] == [1, 2, 1, 2, 1]
+    [kept] = [entry async for entry in reader.entries("acme", ENTRY.day)]
+    assert kept.rank == OWN_RANK + 2
 
 
 async def test_a_replaced_entry_that_cost_nothing_is_taken_back_as_well(

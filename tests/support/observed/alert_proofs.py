@@ -205,6 +205,15 @@ PROOFS: dict[str, Proof] = {
         fires_at=8,
         resolved_at=14,
     ),
+    "StratosBatchesBehind": Proof(
+        series={
+            f'stratos_batch_lines_due{{{R}, instance="i"}}': "600+0x130 0+0x20",
+            f'stratos_batch_lines_total{{{R}, instance="i", outcome="completed"}}': "0+5x70 350+20x80",
+            f'stratos_batch_lines_total{{{R}, instance="i", outcome="deferred"}}': "0+50x150",
+        },
+        fires_at=72,
+        resolved_at=95,
+    ),
     "StratosDraftsLose": Proof(
         series={
             f'stratos_engine_draft_cost_seconds_total{{{R}, instance="i"}}': "0+6x40 240+0x40",

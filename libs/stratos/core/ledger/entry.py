@@ -22,9 +22,25 @@ from stratos.core.ledger.pricing import Amounts, Times, TokenCounts
 from stratos.core.ledger.usage import MeterTag
 from stratos.core.ledger.windows import Sample, WindowShare
 from stratos.core.requests.pins import WRITE_COUNTS, CacheWrites
+from stratos.core.requests.records import EPOCH_ATTEMPTS
 
 OWN_RANK = 1_000_000
-"""Of an entry by the gateway that answered the request; entries taken over have the number of their attempt."""
+"""Of an entry by the gateway that answered the request: one more for each gateway that took the answer over."""
+
+
+def claim_rank(attempt: int) -> float:
+    """Rank of an entry that is taken over from a worker.
+
+    It stands below what the gateway of the attempt wrote, and above all of the gateways before: theirs is a part of the
+    answer.  Attempt 2 has rank 2, and attempt 1002, of the second gateway, 1000000.0015.
+    """
+    num_before, number = divmod(attempt, EPOCH_ATTEMPTS)
+    return attempt if not num_before else OWN_RANK + num_before - 1 + (number + 1) / (2 * EPOCH_ATTEMPTS)
+
+
+def num_attempts(rank: float) -> int:
+    """Attempts of one gateway, of which such an entry has the last one."""
+    return int(rank) + 1 if rank < OWN_RANK else round(rank % 1 * 2 * EPOCH_ATTEMPTS)
 
 
 class RequestOutcome(enum.StrEnum):
@@ -82,7 +98,7 @@ class LedgerEntry:
     """It ran at the external endpoint, however it ended."""
     external_cost: int = 0
     """Charge of that endpoint to the platform, micro-units; no part of the tenant's charge."""
-    rank: int = OWN_RANK
+    rank: float = OWN_RANK
     prefix_hashes: str = ""
     """Keyed hashes of its beginnings (``prefix_hashes``); empty where there are none."""
 

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from stratos.common.changed import record
-from stratos.core.ledger.entry import LedgerEntry, RequestOutcome
+from stratos.core.ledger.entry import LedgerEntry, RequestOutcome, num_attempts
 
 SECTIONS: Mapping[str, str] = {
     "request": "route, model, adapter and its digest, key, plan and class; when it came; grammar, ignored fields",
@@ -119,5 +119,5 @@ def _generation(entry: LedgerEntry) -> dict[str, Any]:
         **({"cache_write_tokens": counts.writes.total} if counts.writes.total else {}),
         "queue_us": entry.stages.queue_us,
         "prefill_us": entry.stages.prefill_us,
-        **({"num_attempts": entry.rank + 1} if is_claim else {}),
+        **({"num_attempts": num_attempts(entry.rank)} if is_claim else {}),
     }

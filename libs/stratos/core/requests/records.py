@@ -12,6 +12,10 @@ from stratos.common.changed import record
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.terms import DEFAULT_TERMS, RequestTerms
 
+EPOCH_ATTEMPTS = 1000
+"""Numbers of attempts that each owner of a stream has: those of a later one are above all of an earlier one, so workers
+and the ledger take them for what they are."""
+
 
 class RequestKey(NamedTuple):
     """A request and its epoch; an old epoch is never answered."""

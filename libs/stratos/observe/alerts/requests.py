@@ -136,6 +136,21 @@ REQUEST_ALERTS = (
         act=("Add decode workers until it has ended, or tell its tenant.",),
     ),
     Alert(
+        name="StratosBatchesBehind",
+        expr="max by (release) (stratos_batch_lines_due offset 1h) > sum by (release) "
+        '(increase(stratos_batch_lines_total{outcome!="deferred"}[1h])) '
+        "and max by (release) (stratos_batch_lines_due) > 0",
+        lasting="10m",
+        summary="Batches go on more slowly than their windows need.",
+        meaning="Fewer lines were answered in the last hour than were due within it, which is what each batch needs to "
+        "end in time by going on evenly. If it stays so, lines end as `batch_expired`, which may be hours from now.",
+        check=(
+            "`stratos_batch_lines_due` and `stratos_batch_lines_waiting`: a batch may just have come, or many.",
+            "`stratos_batch_lines_limit`: low where workers refuse lines, or clients' requests would wait for them.",
+        ),
+        act=("Add decode workers, spot workers first, or let the planner scale by the backlog.",),
+    ),
+    Alert(
         name="StratosPromptConvicted",
         expr="sum by (release) (increase(stratos_convictions_total[15m])) > 0",
         summary="A prompt is refused for ten minutes, because workers were lost as it began.",

@@ -173,6 +173,7 @@ def merge_chunks(chunks: Iterable[ChoiceChunk]) -> list[ChoiceChunk]:
             entries=[entry for part in parts for entry in part.entries],
             finish_reason=parts[-1].finish_reason,
             stop=parts[-1].stop,
+            cause=parts[-1].cause,
             continuation=parts[-1].continuation,
             is_open=parts[-1].is_open,
         )

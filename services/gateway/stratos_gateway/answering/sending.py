@@ -63,6 +63,7 @@ class ChunkSender:
         if request.stream_id:
             request.begin_answer(output)  # its record has all of it by now, for the same request again
         await request.prepared.keep(usage)
+        request.prepared.renderer.note_kept()
         request.begin_answer(output)
         await send_whole(request, response)
         request.end_whole()

@@ -39,15 +39,19 @@ async def send_whole(request: ClientRequest[Any], response: Response, *, is_bill
 
 async def rendered(renderer: Renderer, chunks: Sequence[ChoiceChunk], usage: Usage) -> OrjsonResponse:
     """A whole answer, in a thread where that takes long: log probabilities take some 2 us for each likely token."""
-    return await _made(chunks, lambda: OrjsonResponse(renderer.body(chunks, usage)))
+    return await _made(renderer, chunks, lambda: OrjsonResponse(renderer.body(chunks, usage)))
 
 
 async def first_part(renderer: Renderer, chunks: Sequence[ChoiceChunk]) -> bytes:
     """The same of a stream's first part, which may have all log probabilities of its prompts."""
-    return await _made(chunks, lambda: renderer.stream_part(chunks))
+    return await _made(renderer, chunks, lambda: renderer.stream_part(chunks))
 
 
-async def _made(chunks: Sequence[ChoiceChunk], make: Callable[[], T]) -> T:
+async def _made(renderer: Renderer, chunks: Sequence[ChoiceChunk], make: Callable[[], T]) -> T:
     places = sum(len(chunk.entries) + len(chunk.prompt_logprobs) for chunk in chunks)
     size = sum(len(chunk.text) for chunk in chunks) + _PLACE_CHARS * places
-    return make() if size <= _INLINE_CHARS else await asyncio.to_thread(make)
+    if size <= _INLINE_CHARS:
+        return make()
+    release, work = renderer.hold(), asyncio.create_task(asyncio.to_thread(make))
+    work.add_done_callback(lambda _: release())  # the thread goes on where the request ends before it
+    return await asyncio.shield(work)

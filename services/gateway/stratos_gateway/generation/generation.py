@@ -27,7 +27,7 @@ from stratos.core.ledger.receipt import MAX_ITEMS
 from stratos.core.ledger.usage import MeterTag
 from stratos.core.placement import Outcome, Placement, PlacementRequest, WorkerRef
 from stratos.core.requests.pins import NO_WRITES, CacheWrites
-from stratos.core.requests.records import EngineRequest, RequestKey
+from stratos.core.requests.records import EPOCH_ATTEMPTS, EngineRequest, RequestKey
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.trace import TraceContext
 from stratos_gateway.access.task_end import EndsLate
@@ -59,9 +59,6 @@ class Waiting:
 NO_WAITING = Waiting()
 MAX_SOURCES = 2
 """A worker takes no more; those of all versions know a decode worker among them for one that computes nothing."""
-EPOCH_ATTEMPTS = 1000
-"""Numbers of attempts that each owner of a stream has: those of a later one are above all of an earlier one, so workers
-and the ledger take them for what they are."""
 
 
 class Generation:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from stratos.core.generation import Receipt
-from stratos.core.ledger.entry import NO_TIMES, LedgerEntry, RequestOutcome, StageTimes
+from stratos.core.ledger.entry import NO_TIMES, LedgerEntry, RequestOutcome, StageTimes, claim_rank
 from stratos.core.ledger.pricing import TokenCounts, is_promise_kept, price_request
 from stratos.core.ledger.usage import UsageCount
 from stratos.core.ledger.windows import window_share
@@ -76,7 +76,7 @@ def claimed_entry(count: UsageCount, plan: Plan) -> LedgerEntry:
         amounts=amounts,
         window=window_share(plan, NO_TIMES, amounts),
         stages=_stages(None, {count.key.attempt: count}),
-        rank=count.key.attempt,
+        rank=claim_rank(count.key.attempt),
     )
 
 

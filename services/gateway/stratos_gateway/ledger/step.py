@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any
 
+from starlette.requests import Request
+
+from stratos.common.errors import InsufficientQuota
 from stratos.core.ledger.entry import day_of
 from stratos.core.ledger.receipt import MAX_ITEMS
+from stratos.core.tenant import Tenant
 from stratos_gateway.answering.contract import AtEnd, Step
 from stratos_gateway.answering.request import ClientRequest
 from stratos_gateway.ledger.budgets import Budgets
 from stratos_gateway.ledger.meter import Meter
+
+HasOutput = Callable[[Request, Tenant], Awaitable[bool]]
+"""Whether there is a recorded answer to a request of a tenant, or the beginning of one."""
+
+
+async def has_none(http: Request, tenant: Tenant) -> bool:
+    """Nothing is recorded."""
+    return False
 
 
 class BudgetStep(Step):
@@ -20,10 +32,13 @@ class BudgetStep(Step):
 
     Args:
         budgets: of all tenants.
+        has_output: asked of a request that would be refused: what was answered before is, or goes on, as it would have
+            for a client that stayed.
     """
 
-    def __init__(self, budgets: Budgets) -> None:
+    def __init__(self, budgets: Budgets, has_output: HasOutput) -> None:
         self._budgets = budgets
+        self._has_output = has_output
 
     def around(self, request: ClientRequest[Any]) -> AbstractAsyncContextManager[None] | None:
         """Check the budget, where the plan has one; raises ``InsufficientQuota``."""
@@ -32,7 +47,11 @@ class BudgetStep(Step):
 
     @asynccontextmanager
     async def _checked(self, request: ClientRequest[Any]) -> AsyncIterator[None]:
-        request.notices += await self._budgets.check(request.tenant)
+        try:
+            request.notices += await self._budgets.check(request.tenant)
+        except InsufficientQuota:
+            if not await self._has_output(request.http, request.tenant):
+                raise
         yield
 
 

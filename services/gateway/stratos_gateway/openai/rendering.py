@@ -123,9 +123,20 @@ class Renderer(ABC):
     def stream_end(self, usage: Usage) -> bytes:
         """The rest of a stream whose choices have all ended."""
 
+    def hold(self) -> Callable[[], None]:
+        """Another thread works with it, until the event loop calls what this returns."""
+        return _nothing
+
+    def note_kept(self) -> None:  # noqa: B027 - most note nothing
+        """The whole answer is made, and kept where it is to be."""
+
     def renumber(self, num_events: int) -> None:  # noqa: B027 - most number none
         """Go on as after so many events, in a dialect that numbers them: a client was told of them in other pieces."""
 
     @abstractmethod
     def stream_failure(self, error: StratosError) -> bytes:
         """The rest of a stream that ends with an error, whether or not anything but comments was sent."""
+
+
+def _nothing() -> None:
+    """Nothing is held."""

@@ -6,7 +6,7 @@ half read) is then as it was when the client got it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import orjson
@@ -70,6 +70,9 @@ class ChunkRecorder(Protocol):
     def note_whole(self) -> None:
         """Everything has come."""
 
+    def hold(self) -> Callable[[], None]:
+        """Let another thread note chunks, until what this returns is called."""
+
 
 class NumberedRenderer(Renderer):
     """Belongs to one answer on one connection.
@@ -115,8 +118,16 @@ class NumberedRenderer(Renderer):
         if self._recorder is not None:
             for chunk in chunks:
                 self._recorder.note(chunk)
-            self._recorder.note_whole()
         return self._inner.body(chunks, usage)
+
+    def note_kept(self) -> None:
+        """The record is whole: an answer that could not be kept is tried again from what it has."""
+        if self._recorder is not None:
+            self._recorder.note_whole()
+
+    def hold(self) -> Callable[[], None]:
+        """Nothing is written to the record while another thread adds to it."""
+        return super().hold() if self._recorder is None else self._recorder.hold()
 
     def stream_part(self, chunks: Sequence[ChoiceChunk]) -> bytes:
         """Part of a stream for what is new to the client."""
@@ -173,8 +184,9 @@ class NumberedRenderer(Renderer):
             self._recorder.note_whole()
         if self._num_skipped > self._num_events + len(events):
             raise BadRequest("starting_after is no event of this stream", param="starting_after", code="invalid_cursor")
-        if any(seen > units for seen, units in zip(self._seen, self._units, strict=True)):
-            raise bad_cursor()  # it lies behind the end, which no client has been told
+        is_behind_end = any(seen > units for seen, units in zip(self._seen, self._units, strict=True))
+        if is_behind_end or 0 < len(events) <= self._cursor.num_end:
+            raise bad_cursor()  # no client has been told it
         place, parts = self._place(), []
         for number, event in enumerate(events, 1):
             self._num_events += 1
@@ -225,7 +237,10 @@ class NumberedRenderer(Renderer):
         part, place = self._cursor.part, self._place()
         is_part = part is not None and part[0] == chunk.index and before == self._seen[chunk.index]
         self._units[chunk.index] = after
-        return self._several(events, place, chunk.index, after - before, part[2] if part and is_part else 0)
+        num_seen = part[2] if part and is_part else 0
+        if num_seen >= len(events) > 0:
+            raise bad_cursor()  # the last event of a chunk has the place behind it
+        return self._several(events, place, chunk.index, after - before, num_seen)
 
     def _catch_up(self) -> None:
         """From here on all is new to the client, but for events of the next chunk that it has."""

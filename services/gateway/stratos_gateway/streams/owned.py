@@ -7,7 +7,7 @@ those are many, some in each turn, so that streams that began together do not fa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stratos.common.errors import StratosError
@@ -30,10 +30,6 @@ _MOST_WORDS = 3 * 64 * 1024
 """As many numbers in frames of a tenant, three for each token: 1 MiB sealed."""
 _SPARE_TURNS = 32
 """In which frames are kept that no stream here needs: another gateway may be reading them to take one over."""
-MOST_LEASES = 250
-"""Of one call: they hold Redis up for about 10 microseconds each."""
-_NUM_PLACES = 12
-"""Of a round of leases: about as many as there are turns in it."""
 DONE, GIVEN_UP = "d", "r"
 
 
@@ -92,6 +88,8 @@ class OwnedStream:
         """Its record is all that a client reads: without one it is not computed on."""
         self.is_due = False
         """Something of it is to be written with the next turn, and in no frame."""
+        self.is_held = False
+        """Another thread notes what came, so nothing of it is written."""
         self.due: dict[OwnedStream, None] = {}
         """Takes streams that become due."""
         self.lease = f"{stream_id} {begins.epoch}"
@@ -132,8 +130,17 @@ class OwnedStream:
 
     def become_due(self) -> None:
         """Be written with the next turn."""
-        if not self.is_due:
+        if not (self.is_due or self.is_held):
             self.is_due, self.due[self] = True, None
+
+    def hold(self) -> Callable[[], None]:
+        """Let another thread note what comes, until the event loop calls what this returns: then it is written."""
+        self.is_held = True
+        return self._release
+
+    def _release(self) -> None:
+        self.is_held = self.is_due = False
+        self.become_due()
 
     def skip(self, num_tokens: Sequence[int]) -> None:
         """The next tokens of each choice are in older blocks: their chunk waits for a place that its client has."""
@@ -247,83 +254,6 @@ class OwnedStream:
     def num_bytes(self) -> int:
         """Bytes of the pieces of its last block, as they were last written."""
         return len(self._pieces)
-
-
-class LeaseRound:
-    """Leases of all streams, renewed in a round: with each turn those of a place, whose names are put together once.
-
-    Belongs to the event loop.
-
-    Args:
-        round_s: after which each lease is renewed once more.
-        now_s: monotonic.
-    """
-
-    def __init__(self, round_s: float, now_s: float) -> None:
-        self._place_s = round_s / _NUM_PLACES
-        self._at = int(now_s / self._place_s)
-        self._places: list[dict[OwnedStream, None]] = [{} for _ in range(_NUM_PLACES)]
-        self._parts: list[Sequence[LeasePart] | None] = [None] * _NUM_PLACES
-        """Of each place; ``None`` where its streams have changed since."""
-        self._place_of: dict[OwnedStream, int] = {}
-
-    def join(self, stream: OwnedStream) -> None:
-        """Renew a stream's lease, which has just begun, from the next round on."""
-        place = self._place_of[stream] = self._at % _NUM_PLACES
-        self._places[place][stream], self._parts[place] = None, None
-
-    def leave(self, stream: OwnedStream) -> None:
-        """Renew it no more."""
-        if (place := self._place_of.pop(stream, None)) is not None:
-            del self._places[place][stream]
-            self._parts[place] = None
-
-    def due(self, now_s: float) -> list[LeasePart]:
-        """Leases whose turn has come since the last time, each once; as many together as one call takes."""
-        begin, self._at = self._at, max(self._at, int(now_s / self._place_s))
-        found: list[LeasePart] = []
-        for at in range(max(begin, self._at - _NUM_PLACES) + 1, self._at + 1):
-            place = at % _NUM_PLACES
-            if (parts := self._parts[place]) is None:
-                parts = self._parts[place] = [LeasePart.of(some) for some in _batches(list(self._places[place]))]
-            for part in parts:
-                if found and found[-1].num + part.num <= MOST_LEASES:
-                    found[-1] = found[-1].with_more(part)
-                else:
-                    found.append(part)
-        return found
-
-    def renew_all(self) -> None:
-        """Let all be due with the next turn: what was may not have been written."""
-        self._at -= _NUM_PLACES
-
-
-def _batches(streams: Sequence[OwnedStream]) -> Iterator[Sequence[OwnedStream]]:
-    return (streams[begin : begin + MOST_LEASES] for begin in range(0, len(streams), MOST_LEASES))
-
-
-@dataclass(frozen=True, slots=True)
-class LeasePart:
-    """Leases that are renewed with one call."""
-
-    num: int
-    names: Mapping[str, str]
-    """Ids and epochs by tenant, a blank between."""
-
-    @classmethod
-    def of(cls, streams: Sequence[OwnedStream]) -> LeasePart:
-        """Leases of some streams."""
-        names: dict[str, list[str]] = {}
-        for stream in streams:
-            names.setdefault(stream.tenant_id, []).append(stream.lease)
-        return cls(len(streams), {tenant_id: " ".join(found) for tenant_id, found in names.items()})
-
-    def with_more(self, other: LeasePart) -> LeasePart:
-        """Both together."""
-        names = dict(self.names)
-        for tenant_id, text in other.names.items():
-            names[tenant_id] = f"{names[tenant_id]} {text}" if tenant_id in names else text
-        return LeasePart(self.num + other.num, names)
 
 
 class TenantFrames:

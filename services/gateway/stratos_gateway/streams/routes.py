@@ -111,8 +111,8 @@ class StreamResume:
 
 
 class BegunAnswers:
-    """Looks into records of streams, for requests with a key that cannot be prepared: a name has moved since their
-    answers began, or fields of theirs are refused since.
+    """Looks into records of streams, for requests that come back and would be refused: a name has moved since their
+    answers began, fields of theirs are refused since, or a budget is spent.
 
     Args:
         store: of records.
@@ -139,6 +139,18 @@ class BegunAnswers:
         except (DependencyDown, StreamGone):
             return None  # its record could not be gone on with, either
         return None if head is None else Begun(head.identity.model_digest, head.body)
+
+    async def has_output(self, http: Request, tenant: Tenant) -> bool:
+        """Whether the recorded answer to a request is whole, or has begun; False where that is not known."""
+        key, sub_key = idempotency_key(http.headers), self._store.key(tenant.id)
+        if sub_key is None or not (key or RESUMED in http.scope):
+            return False
+        stream = http.scope.get(RESUMED) or stream_id(sub_key, key)
+        try:
+            record = await look(self._store, tenant.id, stream, first_block=0)
+        except (DependencyDown, StreamGone):
+            return False
+        return record.found is Found.DONE or bool(record.blocks)
 
 
 async def look(store: SealedStreams, tenant_id: str, stream: str, first_block: int = 1 << 30) -> StreamRecord:

@@ -19,6 +19,7 @@ from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
 from stratos.store.sealed.batch_store import BatchHead, BatchStore
 from stratos_gateway.files.lines import SLICE_LINES
+from tests.support.fakes.scripted_embedder import ScriptedEmbedder
 from tests.support.reference.second_model import save_second_model
 from tests.support.reference.shipped_model import base_digest
 from tests.support.waiting import eventually
@@ -70,6 +71,22 @@ async def test_every_route_is_computed_in_the_order_of_its_lines(worlds: list[Ad
     assert told == [None, {"x-stratos-ignored": next(iter(IGNORED[url]))}, None]
     assert len({row["id"] for row in answers}) == 3
     assert TEXT in str(answers[0]["response"]["body"])
+
+
+async def test_inputs_to_embed_are_computed_and_billed_once(
+    worlds: list[AdminWorld], embedder: ScriptedEmbedder
+) -> None:
+    one, two = worlds
+    url, names = "/v1/embeddings", [f"c{number}" for number in range(3)]
+    rows = [
+        {"custom_id": name, "method": "POST", "url": url, "body": {"model": "base", "input": [name, "go"]}}
+        for name in names
+    ]
+    found = await ended(two, (await submit(one, rows))["id"])
+    assert (found["status"], found["request_counts"]["completed"]) == ("completed", len(rows))
+    answers = await rows_of(one, found["output_file_id"])
+    assert [(row["custom_id"], len(row["response"]["body"]["data"])) for row in answers] == [(n, 2) for n in names]
+    await eventually(partial(is_billed, one, len(rows)), "each line is billed once")
 
 
 async def test_lines_of_one_file_run_on_the_models_that_they_name(redis_url: str, tmp_path: Path) -> None:

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
 
+import httpx
 import pytest
 
 from stratos.common.errors import DependencyDown
+from stratos.store.sealed.response_store import ResponseStore
 from stratos.store.sealed.stream_store import StreamStore
+from tests.integration.gateway.streams.test_files import call
 from tests.support.waiting import eventually
 from tests.support.worlds.admin_world import AdminWorld
 from tests.support.worlds.stream_world import ASKED, Read, code_of, contents, num_submits, read, stream_worlds
@@ -99,3 +102,24 @@ async def test_no_event_waits_for_a_store_that_hangs(worlds: list[AdminWorld], m
     rest = await read(two, "GET", f"/v1/streams/{found.stream}", last_event_id=found.events[2].id)
     assert contents(Read(200, found.headers, found.events[:3]), rest) == expected
     assert num_submits(worlds) == 2, "of the undisturbed one and of this one"
+
+
+async def test_a_response_that_could_not_be_kept_is_kept_once_it_is_asked_for_again(
+    worlds: list[AdminWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tokens are recorded, but its record is not whole before it is kept."""
+    one, two = worlds
+    path = "/v1/responses"
+    body = {"model": "base", "store": True, **ASKED[path]}
+
+    async def ask(world: AdminWorld) -> httpx.Response:
+        return await call(world, "POST", path, json=body, headers={"idempotency-key": "kept"})
+
+    with monkeypatch.context() as away:
+        away.setattr(ResponseStore, "put", AsyncMock(side_effect=DOWN))
+        assert (await ask(one)).status_code == 503
+    found = await ask(two)
+    assert (found.status_code, num_submits(worlds)) == (200, 1)
+    more = {**body, "previous_response_id": found.json()["id"]}
+    following = await call(two, "POST", path, json=more)
+    assert following.status_code == 200, following.text

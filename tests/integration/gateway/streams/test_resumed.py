@@ -17,10 +17,13 @@ from stratos.common.errors import DependencyDown
 from stratos.store.redis import open_redis
 from stratos.store.sealed.stream_store import StreamStore
 from stratos_gateway.streams.codec import decode_head
+from tests.integration.gateway.streams.test_files import call
 from tests.support.waiting import eventually
 from tests.support.worlds.admin_world import AdminWorld
+from tests.support.worlds.gateway_world import say
 from tests.support.worlds.stream_world import (
     ASKED,
+    TEXT,
     Read,
     code_of,
     contents,
@@ -236,6 +239,20 @@ async def test_whole_answers_with_log_probabilities_of_prompts_are_given_again(
     assert num_submits(worlds) == (2 if more is ECHOED else 1)
 
 
+async def test_large_answers_come_again(worlds: list[AdminWorld]) -> None:
+    """They are made in a thread, while the gateway goes on to write records."""
+    for world in worlds:
+        world.worker.script = say(TEXT * 20)
+    path, more = "/v1/completions", {"prompt": "go", "n": 8, "logprobs": 5, "max_tokens": 600}
+    for key in ("one", "two", "three"):
+        answers = [
+            await call(world, "POST", path, json=body(path, **more, stream=False), headers={"idempotency-key": key})
+            for world in worlds
+        ]
+        assert [answer.status_code for answer in answers] == [200] * 2, answers[1].text
+        assert answers[0].content == answers[1].content
+
+
 async def test_an_answer_is_billed_once_however_often_it_is_left(worlds: list[AdminWorld], redis_url: str) -> None:
     for world in worlds:
         world.worker.step_s = 0.01
@@ -284,7 +301,8 @@ async def test_a_place_behind_the_end_is_refused(worlds: list[AdminWorld]) -> No
     at, [tag, *_] = f"/v1/streams/{first.stream}", first.last_id.split(".")
     num_units = max(int(event.id.split(".")[2]) for event in first.events if event.id and not event.id.endswith(".z"))
     assert (await read(two, "GET", at, last_event_id=f"{tag}.{num_units}.{num_units}")).status == 200
-    for place in (f"{num_units + 1}.{num_units + 1}", "100000.100000", "1.999999999"):
+    parts = f"{num_units}.{num_units}.e9", "0.0.0-1-9"
+    for place in (f"{num_units + 1}.{num_units + 1}", "100000.100000", "1.999999999", *parts):
         assert code_of(await read(two, "GET", at, last_event_id=f"{tag}.{place}")) == (400, "invalid_cursor"), place
     one.worker.step_s = 0.02
     begun = await read(one, "POST", path, body(path), most=3, idempotency_key="running")

@@ -7,10 +7,12 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 
 from stratos.rpc.clients.gateway import fetch_snapshot
+from tests.integration.gateway.streams.test_files import call
 from tests.support.servers.plain_http import plain_openai
 from tests.support.waiting import LIMIT_S, eventually
 from tests.support.worlds.admin_world import AdminWorld
@@ -61,6 +63,24 @@ async def test_a_gateway_that_leaves_gives_its_streams_up(worlds: list[AdminWorl
     found = contents(begun, rest)
     assert found[0] == expected[0]
     assert len(found["others"]) == len(expected["others"])
+
+
+async def test_a_whole_answer_that_was_taken_over_comes_again(redis_url: str, tmp_path: Path) -> None:
+    """Its worker's tokens come one by one at the gateway that takes it over, whose record says why they ended."""
+    async with stream_worlds(redis_url, tmp_path, first={"flush_s": 3.0}) as [one, two]:
+        one.worker.hang_after, two.worker.step_s = 4, 0.01
+        body = BODY | {"stream": False}
+
+        async def ask(world: AdminWorld) -> httpx.Response:
+            return await call(world, "POST", PATH, json=body, headers={"idempotency-key": "whole"})
+
+        begun = asyncio.create_task(ask(one))
+        await eventually(lambda: bool(one.worker.submits), "it runs at the first gateway")
+        answers = [await ask(world) for world in (two, two, one)]
+        assert [answer.status_code for answer in answers] == [200] * 3, answers[1].text
+        assert len({answer.content for answer in answers}) == 1
+        assert len(two.worker.submits) == 1
+        assert (await begun).json()["error"]["code"] == "stream_moved"
 
 
 async def let_stay(worlds: list[AdminWorld], detach_s: int) -> None:

@@ -99,7 +99,10 @@ def rendered(**fields: Any) -> Any:
 
     async def keep(usage: object) -> None: ...
 
-    renderer, options = SimpleNamespace(body=lambda chunks, usage: {}), SimpleNamespace(stream=False)
+    renderer, options = (
+        SimpleNamespace(body=lambda chunks, usage: {}, note_kept=lambda: None),
+        SimpleNamespace(stream=False),
+    )
     return SimpleNamespace(renderer=renderer, options=options, keep=keep, num_tokens=1, check=None, **fields)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from stratos_gateway.answering.whole import first_part, rendered
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import DONE, EventStream
 from stratos_gateway.openai.chunks import ChoiceChunk, TokenEntry, Usage
+from tests.support.waiting import LIMIT_S
 
 
 class ShortAnswer(ChunkOutput):
@@ -69,7 +71,7 @@ async def sent_by(
 
     renderer = SimpleNamespace(
         stream_part=stream_part, stream_end=lambda usage: DONE, stream_failure=lambda error: b"failed", keep_alive=b":",
-        answer=SimpleNamespace(id=""),
+        answer=SimpleNamespace(id=""), hold=lambda: lambda: None,
     )  # fmt: skip
     prepared = SimpleNamespace(options=SimpleNamespace(stream=True), renderer=renderer, check=None, keep=keep)
     trace = SimpleNamespace(label=lambda name: name)
@@ -117,8 +119,38 @@ async def test_a_long_answer_is_rendered_beside_the_event_loop(*, text: str, num
 
     entry = TokenEntry(PositionLogprobs(TokenLogprob(1, -0.5, 1)), 0)
     chunk = ChoiceChunk(0, text, [1], [entry] * num_places, "stop", is_first=True)
-    renderer = cast("Any", SimpleNamespace(body=body, stream_part=stream_part))
+    renderer = cast("Any", SimpleNamespace(body=body, stream_part=stream_part, hold=lambda: lambda: None))
     answer = await rendered(renderer, [chunk], Usage(1))
     assert answer.body == b'{"text":"' + text.encode() + b'"}'
     assert await first_part(renderer, [chunk]) == b"part"
     assert [thread is threading.current_thread() for thread in threads] == [is_on_loop] * 2
+
+
+async def test_who_records_an_answer_waits_for_its_thread_though_its_request_has_ended() -> None:
+    """The thread cannot be ended, and adds to the record."""
+    log, begun, goes_on, is_over = list[str](), threading.Event(), threading.Event(), asyncio.Event()
+
+    def body(chunks: object, usage: object) -> dict[str, Any]:
+        begun.set()
+        assert goes_on.wait(LIMIT_S)
+        log.append("added")
+        return {}
+
+    def hold() -> Callable[[], None]:
+        log.append("held")
+        return release
+
+    def release() -> None:
+        log.append("released")
+        is_over.set()
+
+    renderer = cast("Any", SimpleNamespace(body=body, hold=hold))
+    chunk = ChoiceChunk(0, "x" * 20_000, [1], [], "stop", is_first=True)
+    asked = asyncio.create_task(rendered(renderer, [chunk], Usage(1)))
+    assert await asyncio.to_thread(begun.wait, LIMIT_S)
+    asked.cancel()
+    await asyncio.gather(asked, return_exceptions=True)
+    assert log == ["held"]
+    goes_on.set()
+    await is_over.wait()
+    assert log == ["held", "added", "released"]

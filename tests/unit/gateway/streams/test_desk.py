@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +22,7 @@ from stratos_gateway.openai.chunks import ChoiceChunk
 from stratos_gateway.streams.codec import decode_block
 from stratos_gateway.streams.desk import StreamDesk
 from stratos_gateway.streams.owned import GIVEN_UP, OwnedStream, Ownership
+from tests.support.waiting import LIMIT_S
 
 NUM_STREAMS = 600
 
@@ -207,3 +210,37 @@ async def test_frames_that_nothing_needs_are_dropped_after_a_call_that_failed_an
     await desk.turn()
     assert not desk.store.frames
     assert len(desk.store.tokens("s-one-1", 1)) == 300
+
+
+class Halted(list[int]):
+    """Token ids behind whose first one nothing comes until it is let."""
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        super().__init__(ids)
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+
+    def __iter__(self) -> Iterator[int]:
+        first, *rest = super().__iter__()
+        yield first
+        self.begun.set()
+        assert self.goes_on.wait(LIMIT_S)
+        yield from rest
+
+
+async def test_what_another_thread_notes_is_written_once_that_has_ended() -> None:
+    """What was due before waits as well; a piece is never cut."""
+    desk, ids = Desk(num_of_one=1), Halted(range(2000))
+    [stream] = desk.streams
+    await desk.turn()
+    stream.note(ChoiceChunk(0, "", [7, 7], [], None, is_first=False))
+    release = stream.hold()
+    noting = asyncio.create_task(asyncio.to_thread(stream.note, ChoiceChunk(0, "", ids, [], None, is_first=False)))
+    assert await asyncio.to_thread(ids.begun.wait, LIMIT_S)
+    desk.streams, before = [], list(desk.store.blocks.values())
+    await desk.turn()
+    assert list(desk.store.blocks.values()) == before
+    ids.goes_on.set()
+    await noting
+    release()
+    await desk.turn()
+    assert desk.store.tokens(stream.stream_id, 1) == [7, 7, 7, *range(2000)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from stratos_gateway.streams.owned import MOST_LEASES, LeaseRound, OwnedStream, Ownership
+from stratos_gateway.streams.desk import MOST_LEASES, LeaseRound
+from stratos_gateway.streams.owned import OwnedStream, Ownership
 
 ROUND_S = 0.6
 

@@ -133,7 +133,7 @@ class _Call:
     def __init__(self, head: str, kept_s: Sequence[int]) -> None:
         self._head = head
         self.keys = [f"{head}:{name}" for name in ("tenants", "chain", "open")]
-        self.args: list[str | int] = [*kept_s]
+        self.args: list[str | float] = [*kept_s]
         self._places: dict[object, int] = {}
 
     def add(self, entry: LedgerEntry, look: _Look | None) -> None:
