@@ -22,7 +22,8 @@ from stratos.rpc.clients.dialer import Dialer
 from stratos.rpc.tracing import Tracing
 from stratos.worker.adapter_cache import AdapterCache, AdapterStore
 from stratos.worker.decode.prefill_policy import PrefillPolicy
-from stratos.worker.decode.request_table import RequestTable, StatusNews
+from stratos.worker.decode.request_table import RequestTable
+from stratos.worker.decode.table_contract import StatusNews
 from stratos.worker.decode.usage_log import UsageLog
 from stratos.worker.drain_gate import DrainGate
 from stratos.worker.embed.embedder import Embedder

@@ -72,17 +72,20 @@ class ServiceOrder:
         by_class = sorted(waiting, key=lambda s: self.key(s, now, may_age=False))
         risen = [s for s in by_class if self._reached(s, now) < s.terms.priority_class]
         risen.sort(key=lambda s: s.terms.arrival_s)
+        lowest = max((s.terms.priority_class for s in risen), default=0)
         taken: set[int] = set()
         for head in by_class:
             while head.seq_id not in taken:
-                aged = next((s for s in risen if s.seq_id not in taken and self._passes(s, head, now)), None)
+                # of one class none passes another: all of a crowd would be looked at for each of it
+                others = risen if self._quota.is_open and head.terms.priority_class < lowest else ()
+                aged = next((s for s in others if s.seq_id not in taken and self._passes(s, head, now)), None)
                 chosen = head if aged is None else aged
                 taken.add(chosen.seq_id)
                 yield chosen
 
-    def count(self, sequence: Sequence, waiting: Iterable[Sequence]) -> None:
-        """``sequence`` was admitted and ``waiting`` goes on waiting: it used the quota if it passed a higher class."""
-        self._quota.count(is_aged=any(other.terms.priority_class < sequence.terms.priority_class for other in waiting))
+    def count(self, sequence: Sequence, classes: Iterable[int]) -> None:
+        """``sequence`` was admitted and ``classes`` go on waiting: it used the quota if it passed a higher one."""
+        self._quota.count(is_aged=min(classes, default=sequence.terms.priority_class) < sequence.terms.priority_class)
 
     def _passes(self, sequence: Sequence, head: Sequence, now: float) -> bool:
         """The aged ``sequence`` may go before ``head``, the first by class."""

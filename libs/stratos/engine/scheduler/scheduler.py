@@ -26,12 +26,14 @@ import heapq
 import logging
 import sys
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable
 
 from stratos.common.clock import Clock
 from stratos.common.errors import Internal
 from stratos.core.requests.records import EngineRequest
 from stratos.engine.kv_cache.cache import KvCache
+from stratos.engine.scheduler.batch_needs import BatchNeeds
 from stratos.engine.scheduler.budget import StepBudget
 from stratos.engine.scheduler.cost_model import StepCostModel
 from stratos.engine.scheduler.decision import StepDecision
@@ -350,6 +352,8 @@ class Scheduler:
             return
         failed = {s for s, _ in decision.failed}
         passed_seqs = passed_blocks = 0
+        needs = BatchNeeds(self._tables, self.running, self.config, self.num_unused_budget_blocks)
+        left = Counter(s.terms.priority_class for s in self.waiting)
         candidates = [s for s in self.waiting if s not in failed] if found is None else found
         for sequence in self.order.admissions(candidates, now):
             if wanted is not None and sequence not in wanted:
@@ -364,8 +368,8 @@ class Scheduler:
             if sequence.job is not None and not self._may_be_ready(sequence.job):
                 continue
             try:
-                growth = self._growth_until_token(sequence)
-                has_room = self._tables.build(sequence, self.num_unused_budget_blocks + passed_blocks, growth)
+                growth = needs.growth_until_token(sequence) if sequence.has_run else 0
+                has_room = self._tables.build(sequence, needs.num_budgeted_blocks + passed_blocks, growth)
             except Exception:  # an error of this sequence must not end the others
                 _log.exception("a sequence cannot be admitted")
                 decision.failed.append((sequence, Internal("the request could not be scheduled")))
@@ -375,22 +379,17 @@ class Scheduler:
                 break
             self.waiting.remove(sequence)
             sequence.wait.end(now)
-            self.order.count(sequence, self.waiting)
+            left[sequence.terms.priority_class] -= 1
+            self.order.count(sequence, +left)
             if sequence.job is not None:
                 self.ready.append(sequence)
                 decision.ready_jobs.append(sequence.job)
                 continue
             self.running.append(sequence)
+            needs.add(sequence)
             if wanted is not None:
                 continue  # its tokens are those that the division gives it
             count = 0 if self._kv.tier.must_wait(sequence.block_table) else budget.count_for(sequence)
             if count:
                 decision.scheduled.append((sequence, count))
                 budget.charge(sequence, count)
-
-    def _growth_until_token(self, sequence: Sequence) -> int:
-        """Blocks that the batch takes until ``sequence``, admitted now, has computed all of its tokens."""
-        chunk = max(self._blocks.block_size, self.config.token_budget - len(self.running))
-        num_steps = 1 + -(-len(sequence.tokens) // chunk)
-        ends = ((s, min(len(s.tokens) + s.num_unknown + num_steps, s.max_len)) for s in self.running if s.job is None)
-        return sum(self._tables.num_missing(s, end) for s, end in ends)

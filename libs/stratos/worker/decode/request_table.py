@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
-from typing import Protocol
 
 from stratos.common.bugs import report_bug
 from stratos.common.clock import Clock
@@ -26,40 +25,17 @@ from stratos.engine.contract.results import StepResult
 from stratos.rpc.tracing import TRACING_OFF, SpanKind, Tracing
 from stratos.worker.decode.intents import Intents, sum_intents
 from stratos.worker.decode.latencies import Latencies
+from stratos.worker.decode.portions import PortionedWork
 from stratos.worker.decode.session import OutputSession
 from stratos.worker.decode.spans import describe_decode
+from stratos.worker.decode.table_contract import Prefill, StatusNews
 from stratos.worker.decode.usage_log import UsageLog
 from stratos.worker.engine_client.base import EngineClient
 from stratos.worker.records import RequestRecord
 
 logger = logging.getLogger(__name__)
-
-
-class Prefill(Protocol):
-    """Has prompts computed; ``prefill_policy.PrefillPolicy`` is the one of a worker."""
-
-    async def prefill(self, record: RequestRecord, stack: AsyncExitStack) -> None:
-        """Bring the prompt's KV to this worker and let the request join the batch.
-
-        What must be given back when the request ends is pushed onto ``stack``. Sets ``record.origin``.
-        """
-        ...
-
-
-class StatusNews(Protocol):
-    """Told what the next status has to say; ``worker.status.StatusFeed`` is the one of a worker."""
-
-    def notify(self) -> None:
-        """A request came that the engine does not know yet."""
-        ...
-
-    def note_placement(self, tenant: str, handoff_id: str, now_s: float) -> None:
-        """A request of a tenant came that a router has placed here."""
-        ...
-
-    def count_output(self, tenant: str, num_tokens: int) -> None:
-        """A request of the tenant has got tokens."""
-        ...
+PORTION = 512
+"""Streams of a step, or shares of it, that are taken over in one turn of the event loop: a few milliseconds."""
 
 
 class RequestTable:
@@ -97,12 +73,15 @@ class RequestTable:
         self._engine = engine
         self._policy = policy
         self._clock = clock
-        self._max_requests = max_requests
-        self._orphan_ttl_s = orphan_ttl_s
+        self._max_requests, self._orphan_ttl_s = max_requests, orphan_ttl_s
         self._tracing = tracing
         self._records: dict[str, RequestRecord] = {}
         self._sessions: dict[RequestKey, OutputSession] = {}
         self._tasks: dict[RequestKey, asyncio.Task[None]] = {}
+        self._orphans: set[RequestRecord] = set()
+        self._intended: dict[str, RequestRecord] = {}
+        """Requests of which the engine may not know yet."""
+        self._steps = PortionedWork()
         self.is_draining = False
 
     def __len__(self) -> int:
@@ -111,11 +90,12 @@ class RequestTable:
     @property
     def num_orphans(self) -> int:
         """Requests whose session broke and that wait for Attach."""
-        return sum(record.orphan_since_s is not None for record in self._records.values())
+        return len(self._orphans)
 
     def intents(self, p90_output_tokens: int, block_size: int, max_batch_slots: int) -> Intents:
         """Demand of requests that are here and hold nothing in the engine yet."""
-        requests = [r.submission.request for r in self._records.values() if not (r.is_admitted or r.is_ended)]
+        self._intended = {name: r for name, r in self._intended.items() if not (r.is_admitted or r.is_ended)}
+        requests = (r.submission.request for r in self._intended.values())
         return sum_intents(requests, p90_output_tokens, block_size, max_batch_slots)
 
     @property
@@ -149,6 +129,7 @@ class RequestTable:
         record = RequestRecord(submission, self._engine.info.identity.numerics_id)
         self._records[key.request_id] = record
         self._sessions[key] = session
+        self._intended[key.request_id] = record
         task = asyncio.create_task(self._serve(record), name=f"request-{key.request_id}-{key.attempt}")
         self._tasks[key] = task
         task.add_done_callback(lambda _: self._tasks.pop(key, None))
@@ -199,9 +180,8 @@ class RequestTable:
         if record.owned_key.attempt >= key.attempt:
             text = f"attempt {record.owned_key.attempt} has this request; attempt {key.attempt} is fenced off"
             raise BadRequest(text, param="attempt", code="fenced_attempt")
-        logger.debug(
-            "request %s, attempt %d, goes on as attempt %d", record.label, record.owned_key.attempt, key.attempt
-        )
+        was = record.owned_key.attempt
+        logger.debug("request %s, attempt %d, goes on as attempt %d", record.label, was, key.attempt)
         record.owned_key = key
         self._attach(session, record, num_received)
 
@@ -210,6 +190,7 @@ class RequestTable:
             old.forget(record)
         self._sessions[record.key] = session
         record.orphan_since_s = None
+        self._orphans.discard(record)
         record.rewind(num_received)
         session.mark(record)
 
@@ -221,13 +202,13 @@ class RequestTable:
                 del self._sessions[record.key]
                 session.forget(record)
                 record.orphan_since_s = self._clock.now()
+                self._orphans.add(record)
 
     def reap(self) -> None:
         """Free orphans that no session attached to in time; called often."""
         limit_s = self._clock.now() - self._orphan_ttl_s
-        for record in list(self._records.values()):
-            if record.orphan_since_s is not None and record.orphan_since_s <= limit_s:
-                self._remove(record)
+        for record in [r for r in self._orphans if r.orphan_since_s is not None and r.orphan_since_s <= limit_s]:
+            self._remove(record)
         self.usage.offer()
 
     def discard_sent(self, keys: list[RequestKey]) -> None:
@@ -237,27 +218,35 @@ class RequestTable:
                 self._remove(record)
 
     def on_step(self, result: StepResult) -> None:
-        """Take over what one engine step produced."""
+        """Take over what one engine step produced, in portions."""
         self.latencies.on_step(result)
-        touched: dict[RequestKey, RequestRecord] = {}
+        self._steps.add(self._take(result))
+
+    def _take(self, result: StepResult) -> Iterator[None]:
+        busy_ns, total = result.busy_ns, result.shares.num_tokens or 1
         for key, stats in result.started_stats.items():
             if (record := self._find(key)) is not None:
                 record.stats, record.first_token_s = stats, result.ended_s
                 self.latencies.on_first_token(record.submission.request.terms.arrival_s, result.ended_s)
                 record.prompt_logprobs = result.prompt_logprobs.get(key, ())
-        busy_ns, total = result.busy_ns, result.shares.num_tokens or 1
-        for key, num_tokens in result.shares.requests.items():
+        for place, (key, num_tokens) in enumerate(result.shares.requests.items(), 1):
             if (record := self._find(key)) is not None:
                 record.note_step(num_tokens, busy_ns * num_tokens // total)
+            if not place % PORTION:
+                yield
         for count in result.drafts:
             if (record := self._find(count.key)) is not None:
                 use = DraftUse(num_drafted=count.num_drafted, num_accepted=count.num_accepted, num_cut=count.num_cut)
                 record.drafts = record.drafts.plus(use)
-        for output in result.outputs:
+        touched = dict[RequestKey, RequestRecord]()
+        for place, output in enumerate(result.outputs, 1):
             if (record := self._find(output.key)) is not None:
                 self._append(record, output)
                 self._news.count_output(record.submission.request.terms.tenant, len(output.token_ids))
                 touched[output.key] = record
+            if not place % PORTION:
+                self._note_news(touched, result.ended_s)
+                yield
         for key, hashes in result.damaged.items():
             if (record := self._find(key)) is not None:
                 self._on_damage(record, hashes)
@@ -265,10 +254,14 @@ class RequestTable:
             if (record := self._find(key)) is not None:
                 record.fail(error)
                 touched[key] = record
+        self._note_news(touched, result.ended_s)
+
+    def _note_news(self, touched: dict[RequestKey, RequestRecord], ended_s: float) -> None:
         for record in touched.values():
             if record.is_ended:
-                record.last_token_s = result.ended_s
+                record.last_token_s = ended_s
             self._mark(record)
+        touched.clear()
 
     def fail_all(self, error: StratosError) -> None:
         """End every request with ``error``, with which its gateway goes elsewhere."""
@@ -320,6 +313,8 @@ class RequestTable:
 
     def _remove(self, record: RequestRecord) -> None:
         del self._records[record.key.request_id]
+        self._intended.pop(record.key.request_id, None)
+        self._orphans.discard(record)
         if (session := self._sessions.pop(record.key, None)) is not None:
             session.forget(record)
         if (tag := record.submission.meter) is not None:

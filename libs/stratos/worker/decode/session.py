@@ -22,6 +22,8 @@ from stratos.worker.records import RequestRecord
 
 MAX_REFUSALS = 1024
 """Refusals that wait to be sent; a gateway that lets more pile up does not read at all."""
+MAX_DELTAS = 512
+"""Requests of one message: between two messages the event loop turns, here and at the gateway."""
 MAX_PLACES = 4096
 """Places with log probabilities in one message, but for those of its last request: a message has at most 64 MiB."""
 
@@ -159,13 +161,16 @@ class OutputSession:
         await happens(self._wake, max(timeout_s, 0.001))
 
     def _drain(self) -> StepDeltas:
-        deltas, self._refusals = self._refusals, []
-        dirty, self._dirty, num_places = self._dirty, {}, 0
-        for key, record in dirty.items():
-            if num_places >= MAX_PLACES:
-                self._dirty[key] = record  # for the next message
-            elif (delta := record.drain()) is not None:
+        deltas, self._refusals, num_places = self._refusals, [], 0
+        taken = list[RequestKey]()
+        for key, record in self._dirty.items():
+            if len(taken) >= MAX_DELTAS or num_places >= MAX_PLACES:
+                break  # the others have the next message
+            taken.append(key)
+            if (delta := record.drain()) is not None:
                 deltas.append(delta)
                 num_places += delta.num_places
+        for key in taken:
+            del self._dirty[key]
         step = self._engine.status().step
         return StepDeltas(step=step, deltas=tuple(deltas), num_submits=self.num_submits, num_places=num_places)

@@ -42,7 +42,7 @@ def admitted(order, waiting, now, count):
     left, ids = list(waiting), []
     for sequence in order.admissions(waiting, now):
         left.remove(sequence)
-        order.count(sequence, left)
+        order.count(sequence, {s.terms.priority_class for s in left})
         ids.append(sequence.seq_id)
         if len(ids) == count:
             break

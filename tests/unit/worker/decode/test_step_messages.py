@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from types import SimpleNamespace
@@ -14,10 +14,12 @@ import pytest
 
 from stratos.common.clock import FakeClock
 from stratos.core.generation import RequestDelta
-from stratos.core.requests.records import PositionLogprobs, RequestKey, TokenLogprob
+from stratos.core.requests.records import ChoiceOutput, PositionLogprobs, RequestKey, TokenLogprob
+from stratos.engine.contract.results import StepResult
 from stratos.rpc.codec.generation import INLINE_PLACES
 from stratos.worker.decode import servicer
-from stratos.worker.decode.session import MAX_PLACES, OutputSession, StepDeltas, StepProgress
+from stratos.worker.decode.request_table import PORTION
+from stratos.worker.decode.session import MAX_DELTAS, MAX_PLACES, OutputSession, StepDeltas, StepProgress
 from tests.unit.worker.decode.test_request_table import Bench, submission
 
 NUM_REQUESTS, NUM_TOKENS = 50, 20
@@ -58,6 +60,37 @@ async def test_a_step_of_many_requests_is_one_message_for_each_gateway() -> None
     finally:
         await bench.table.close()
         await bench.engine.close()
+
+
+async def test_what_a_step_has_for_a_crowd_leaves_turns_to_others() -> None:
+    """Statuses and signs of life wait for a portion, and not for all of a step; its tokens stay in order."""
+    num = 3 * PORTION
+    bench = Bench(max_requests=num)
+    bench.policy.may_add.clear()  # steps are told here, and no engine's
+    session = bench.session()
+    for number in range(num):
+        bench.table.submit(session, submission(f"r{number}", max_tokens=9))
+    keys = [RequestKey(f"r{number}", 0) for number in range(num)]
+    for offset in range(2):
+        outputs = [ChoiceOutput(key, 0, offset, [10 + offset]) for key in keys]
+        result = StepResult(step=offset, outputs=outputs)
+        result.shares.requests = dict.fromkeys(keys, 1)
+        bench.table.on_step(result)
+        assert session.is_idle, "a step of so many is not taken over at once"
+    turns, told = 0, list[StepDeltas]()
+    async with aclosing(session.messages()) as messages:
+        while len(told) < 2 * num / MAX_DELTAS or not session.is_idle:
+            await asyncio.sleep(0)
+            turns += 1
+            if not session.is_idle and isinstance(message := await anext(messages), StepDeltas):
+                told.append(message)
+    await bench.table.close()
+    assert turns >= 6, "portions of shares, and of outputs"
+    assert max(len(message.deltas) for message in told) <= MAX_DELTAS
+    tokens = defaultdict[RequestKey, list[int]](list)
+    for delta in (delta for message in told for delta in message.deltas):
+        tokens[delta.key] += [token for choice in delta.choices for token in choice.token_ids]
+    assert tokens == {key: [10, 11] for key in keys}
 
 
 def telling(name: str, num_places: int) -> Any:
