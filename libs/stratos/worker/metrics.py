@@ -7,7 +7,7 @@ from collections import Counter as Counts
 
 from prometheus_client import CollectorRegistry, Counter
 
-from stratos.common.errors import AdapterMismatch, AdapterUnavailable, WorkerLost
+from stratos.common.errors import AdapterMismatch, AdapterUnavailable, BadRequest, WorkerLost
 from stratos.core.generation import PrefillPath
 from stratos.core.kv import StagingLedger
 from stratos.core.requests import limits
@@ -148,7 +148,7 @@ class WorkerMetrics(Instruments):
     embed_calls = counter("stratos_embed_calls", "Ended calls for embeddings.", "outcome")
     adapter_loads = counter(
         "stratos_adapter_loads", "Fetches of adapters.", "outcome",
-        zeros=("fetched", AdapterUnavailable.code, AdapterMismatch.code),
+        zeros=("fetched", AdapterUnavailable.code, AdapterMismatch.code, BadRequest.code, "bug"),
     )
     adapter_holds = counter(
         "stratos_adapter_requests", "Requests for an adapter, by where it was found.", "found",

@@ -73,6 +73,11 @@ class Bench:
         }
         return {place: value for place, value in values.items() if value}
 
+    def outcomes(self) -> dict[str, float]:
+        """Fetches by outcome, of those that have a series."""
+        (family,) = [one for one in self.registry.collect() if one.name == "stratos_adapter_loads"]
+        return {s.labels["outcome"]: s.value for s in family.samples if s.name.endswith("_total")}
+
     def register(self, name: str, value: float) -> str:
         """Write a rank-1 adapter; returns its digest."""
         folder = self.root / name
@@ -175,6 +180,21 @@ async def test_folder_damaged_on_disk_is_fetched_again(bench: Bench) -> None:
     assert (await restarted.fetch(digest, "a")).digest == digest
     assert read_adapter_files(files.path).digest == digest
     assert bench.store.num_downloads == 2
+
+
+@pytest.mark.parametrize(("error", "outcome"), [
+    (DependencyDown("down"), "adapter_unavailable"),
+    (BadRequest("no key", param="uri"), "invalid_request"),
+    (ValueError("a bug"), "bug"),
+])  # fmt: skip
+async def test_every_outcome_is_counted_from_zero_on(bench: Bench, error: Exception, outcome: str) -> None:
+    """An alert on a rate sees no rise where the first sample of a series is 1."""
+    digest, before = bench.register("a", 1.0), bench.outcomes()
+    bench.store.error = error
+    with pytest.raises((AdapterUnavailable, BadRequest, ValueError)):
+        await bench.cache.fetch(digest, "a")
+    assert before[outcome] == 0.0
+    assert bench.outcomes() == {**before, outcome: 1.0}
 
 
 async def test_least_recently_used_goes_first(bench: Bench) -> None:
