@@ -26,6 +26,8 @@ from stratos_router.metrics import RouterMetrics
 
 _log = logging.getLogger(__name__)
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.1, 5.0
+SWEPT_BLOCKS = 512
+"""Blocks of workers that have gone, taken out of the index in one turn of the event loop: a millisecond."""
 
 
 @dataclass(slots=True)
@@ -58,6 +60,7 @@ class CacheFollower:
         self._metrics = metrics
         self._silent_after_s = silent_after_s
         self._connect = connect
+        self._sweeping: asyncio.Handle | None = None
 
     async def follow_cache(self, member: Member) -> None:
         """One member's cache, until cancelled; then it leaves the index."""
@@ -72,6 +75,7 @@ class CacheFollower:
                 await asyncio.sleep(backoff_s)
         finally:
             self._index.drop(followed.incarnation)
+            self._begin_sweep()
 
     async def _one_stream(self, member: Member, followed: _Followed) -> str:
         """Until it breaks or there is a gap; returns why it ended."""
@@ -110,3 +114,13 @@ class CacheFollower:
         elif changes.is_dump:
             self._metrics.cache_resyncs.labels("dump").inc()
         self._metrics.indexed_blocks.set(len(self._index))
+        self._begin_sweep()
+
+    def _begin_sweep(self) -> None:
+        if self._sweeping is None:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Take a part of what was dropped away, and the others in later turns."""
+        has_more = self._index.sweep(SWEPT_BLOCKS)
+        self._sweeping = asyncio.get_running_loop().call_soon(self._sweep) if has_more else None

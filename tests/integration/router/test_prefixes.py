@@ -22,7 +22,7 @@ from stratos.rpc.clients.channel import channel
 from stratos.rpc.clients.router import RouterClient
 from stratos.rpc.codec.cache import CACHE_CHANGES
 from stratos_gateway.generation.prompt_names import PrefixNames
-from stratos_router.cache_follower import CacheFollower
+from stratos_router.cache_follower import SWEPT_BLOCKS, CacheFollower
 from stratos_router.metrics import RouterMetrics
 from tests.support.waiting import eventually
 from tests.support.worlds.router_world import ask, finished, router_process, until_live
@@ -122,6 +122,32 @@ def dump(last: int, *stored: int) -> CacheChanges:
 
 async def until_blocks(index: PrefixIndex, incarnation: str, *names: int) -> None:
     await eventually(lambda: index.blocks_of(incarnation) == set(names))
+
+
+class CountedIndex(PrefixIndex):
+    """Counts the portions in which it is swept."""
+
+    num_sweeps = 0
+
+    def sweep(self, max_blocks: int) -> bool:
+        self.num_sweeps += 1
+        assert max_blocks == SWEPT_BLOCKS
+        return super().sweep(max_blocks)
+
+
+async def test_a_worker_that_goes_leaves_the_index_in_portions() -> None:
+    """All of its blocks at once would hold up every placement."""
+    index = CountedIndex(max_blocks=10 * SWEPT_BLOCKS)
+    index.apply("", dump(1, *range(10 * SWEPT_BLOCKS)))  # as of a member that has not said which process it is
+    follower = CacheFollower(index, RouterMetrics(CollectorRegistry()), 20.0, channel)
+    task = asyncio.create_task(follower.follow_cache(Member("decode-0", "127.0.0.1:1", DECODE)))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task})
+    assert len(index) == 0
+    assert index.num_sweeps < 10
+    await eventually(lambda: index.num_sweeps == 10)
+    assert not index.sweep(SWEPT_BLOCKS)
 
 
 async def test_a_gap_is_closed_by_the_range_and_a_broken_stream_by_a_dump() -> None:

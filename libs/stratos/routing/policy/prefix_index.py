@@ -6,12 +6,17 @@
 
 A worker is a process (an incarnation).  Its changes are numbered; changes that do not follow on the ones before are not
 applied, and the caller asks for those in between, or for a dump.
+
+A worker that is dropped is out at once: its bit counts no more.  Its blocks are taken away by ``sweep``, a part at a
+time, since all of them at once would hold up a router for a tenth of a second; its bit is free for another after that.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from stratos.core.cache_changes import CacheChanges
 
@@ -51,6 +56,10 @@ class PrefixIndex:
         """Host memory, disk."""
         self._copies: dict[str, _Copy] = {}
         self._incarnation_of: dict[int, str] = {}
+        self._live = 0
+        """Bits of all workers that have a copy."""
+        self._dropped: deque[_Copy] = deque()
+        """Copies whose blocks are still to be taken away."""
         self._free_bits: list[int] = []
         self.num_left_out = 0
         """Blocks that were not taken in because of the bound."""
@@ -96,15 +105,25 @@ class PrefixIndex:
         """The process is gone, or its cache is not followed any more."""
         copy = self._copies.pop(incarnation, None)
         if copy is not None:
-            self._remove(copy, tuple(copy.blocks))
             del self._incarnation_of[copy.bit]
-            self._free_bits.append(copy.bit)
+            self._live ^= copy.bit
+            self._dropped.append(copy)
+
+    def sweep(self, max_blocks: int) -> bool:
+        """Take away so many blocks of workers that were dropped, at most; ``False`` once none are left."""
+        if self._dropped:
+            copy = self._dropped[0]
+            self._remove(copy, tuple(islice(copy.blocks, max_blocks)))
+            if not copy.blocks:
+                self._dropped.popleft()
+                self._free_bits.append(copy.bit)
+        return bool(self._dropped)
 
     def match(self, names: Sequence[int]) -> PrefixMatches:
         """How many blocks of a chain each worker has, from the first on, and in which tier."""
         depths: dict[str, int] = {}
         below: dict[str, tuple[int, int]] = {}
-        left, depth = -1, 0
+        left, depth = self._live, 0
         on_host, on_disk = self._below
         run, length = (0, 0), 0  # neighbours mostly are in the same tiers of the same workers: these are walked once
         for name in names:
@@ -146,7 +165,8 @@ class PrefixIndex:
             workers ^= bit
 
     def _add_worker(self, incarnation: str) -> _Copy:
-        bit = self._free_bits.pop() if self._free_bits else 1 << len(self._copies)
+        bit = self._free_bits.pop() if self._free_bits else 1 << len(self._copies) + len(self._dropped)
+        self._live |= bit
         self._incarnation_of[bit] = incarnation
         copy = self._copies[incarnation] = _Copy(bit)
         return copy

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -115,6 +118,10 @@ class PrefixIndexMachine(RuleBasedStateMachine):
         self.workers[place] = Worker(f"w{self.count}")
         self.count += 1
 
+    @rule(max_blocks=st.integers(1, 5))
+    def sweep(self, max_blocks):
+        self.index.sweep(max_blocks)
+
     def dump(self, worker: Worker) -> None:
         for part in worker.dump().parts(3):
             assert self.index.apply(worker.name, part)
@@ -149,6 +156,40 @@ def test_changes_after_a_gap_are_refused_and_change_nothing() -> None:
     assert index.blocks_of("w") == {1, 2}
     assert index.apply("w", changes(4, 6, (3,), (1,)))
     assert index.blocks_of("w") == {2, 3}
+
+
+def num_calls(work: Callable[[], object]) -> int:
+    """Calls of C functions, such as those of sets and dictionaries, that ``work`` makes."""
+    count = 0
+
+    def note(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event == "c_call"
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_worker_with_many_blocks_is_dropped_without_looking_at_them() -> None:
+    index, names = PrefixIndex(max_blocks=10_000), tuple(range(10_000))
+    for worker in ("gone", "stays"):
+        assert index.apply(worker, CacheChanges(after=0, last=1, stored=names, on_host=(1, 2), is_dump=True))
+    assert num_calls(lambda: index.drop("gone")) < 10
+    assert index.match([1, 2, 3]) == PrefixMatches({"stays": 3}, {"stays": (2, 0)})
+    assert len(index) == 10_000
+    assert index.apply("new", CacheChanges(after=0, last=1, stored=(3,), is_dump=True)), "under a bit of its own"
+    assert index.match([1, 2, 3]) == PrefixMatches({"stays": 3}, {"stays": (2, 0)})
+    num_sweeps = 1
+    while index.sweep(100):
+        num_sweeps += 1
+    assert num_sweeps == 100
+    index.drop("stays")
+    assert index.match([3]) == PrefixMatches({"new": 1}, {})
+    assert index.match([1]) == PrefixMatches({}, {})
 
 
 def test_a_worker_over_the_bound_is_known_in_part() -> None:
