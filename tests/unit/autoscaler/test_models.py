@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth
 from stratos.core.placement import WorkerRole
+from stratos.planning.external_metrics import QUEUE_DEPTH, RUNNING_SEQUENCES, load_metrics
 from stratos.planning.observation import observe
 from stratos.planning.settings import PoolBounds
 from stratos_autoscaler.backends.base import BackendWorker, NotedDigest
@@ -88,3 +89,49 @@ def test_while_one_revision_replaces_another_both_are_the_pools() -> None:
     key = digests.key(POOLS["chat"])
     assert key is not None
     assert not key.holds_model(OLD), "once its last worker has gone"
+
+
+def beside_a_guest(*shown: str) -> tuple[Fleet, tuple[BackendWorker, ...]]:
+    """As ``rolling``, and a model that was added by hand, with a worker and a request of its own."""
+    seen, owned = rolling(*shown)
+    status = make_status("guest-0", WorkerRole.DECODE)
+    status = replace(status, identity=replace(status.identity, model_digest=OTHER))
+    guest = FleetWorker(ref=status.ref, status=status, is_live=True)
+    return replace(seen, workers=(*seen.workers, guest), queues=(*seen.queues, *fleet(OTHER).queues)), owned
+
+
+def depth_and_load(seen: Fleet, digests: ModelDigests) -> tuple[float, float | None]:
+    """The numbers that the HPA of the model chat gets."""
+    key = digests.key(POOLS["chat"])
+    assert key is not None
+    found = {metric.name: metric.value for metric in load_metrics(seen, [key])}
+    return found[QUEUE_DEPTH], found.get(RUNNING_SEQUENCES)
+
+
+def test_a_model_that_was_added_by_hand_is_no_load_of_a_releases_only_one() -> None:
+    digests = ModelDigests([POOLS["chat"]])
+    alone, owned = rolling(NEW)
+    digests.learn(alone, owned, {})
+    wanted = depth_and_load(alone, digests)
+    assert wanted[0] == 1
+    seen, owned = beside_a_guest(NEW)
+    digests.learn(seen, owned, {"chat": NotedDigest(NEW)})
+    assert depth_and_load(seen, digests) == wanted
+
+
+def test_a_releases_only_model_that_sleeps_is_woken_for_what_nothing_else_serves() -> None:
+    for is_doubted in (True, False):
+        kept = {"chat": NotedDigest(OLD, is_doubted=is_doubted)}
+        digests = ModelDigests([POOLS["chat"]])
+        seen, _ = beside_a_guest()
+        digests.learn(seen, (), kept)
+        assert depth_and_load(seen, digests) == (0, 0), "the other model's"
+        seen = replace(seen, queues=(*seen.queues, *fleet(NEW).queues))
+        digests.learn(seen, (), kept)
+        assert depth_and_load(seen, digests)[0] == 1
+
+
+def test_all_is_a_releases_only_model_before_any_worker_of_it_lived() -> None:
+    digests = ModelDigests([POOLS["chat"]])
+    digests.learn(fleet(NEW), (), {})
+    assert depth_and_load(fleet(NEW), digests)[0] == 1
