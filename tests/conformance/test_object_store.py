@@ -15,6 +15,7 @@ import boto3
 import pytest
 
 from stratos.common.errors import BadRequest, DependencyDown, NotFound, RequestTooLarge, StratosError
+from stratos.store import s3_store
 from stratos.store.local_store import LocalStore
 from stratos.store.object_store import MAX_FOLDER_FILES, ObjectStore
 from stratos.store.served.server import KEY_ID, ObjectServer
@@ -78,6 +79,36 @@ def folder(tmp_path: Path) -> Path:
 async def put_folder(store: ObjectStore, folder: str, path: Path) -> None:
     for file in _visible(path):
         await store.put(f"{folder}/{file.name}", file)
+
+
+async def test_a_file_that_is_too_large_for_one_request_goes_up_in_parts(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Amazon refuses more than 5 GiB in one; parts are of 5 MiB at least. A server without parts takes it whole."""
+    monkeypatch.setattr(s3_store, "MAX_PUT_BYTES", 6 << 20)
+    monkeypatch.setattr(s3_store, "PART_BYTES", 5 << 20)
+    large, back = tmp_path / "large", tmp_path / "back"
+    large.write_bytes(bytes(range(251)) * 50_000)
+    await store.put("weights/large", large)
+    await store.put("weights/small", b"of one")
+    assert await store.fetch("weights/large", back, 1 << 30) == large.stat().st_size
+    assert back.read_bytes() == large.read_bytes()
+
+
+async def test_no_request_has_more_than_amazon_takes(
+    s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_store, "MAX_PUT_BYTES", 6 << 20)
+    monkeypatch.setattr(s3_store, "PART_BYTES", 5 << 20)
+    store = open_store(ObjectStoreConfig(url=f"s3://{BUCKET}/{tmp_path.name}", s3_endpoint_url=s3_endpoint))
+    client = boto3.session.Session().client("s3", endpoint_url=s3_endpoint, region_name="us-east-1")
+    for size, num_parts in ((6 << 20, ""), (12 << 20, "3")):
+        (tmp_path / "file").write_bytes(bytes(size))
+        await store.put("file", tmp_path / "file")
+        tag = client.head_object(Bucket=BUCKET, Key=f"{tmp_path.name}/file")["ETag"].strip('"')
+        assert tag.partition("-")[2] == num_parts, "of an object in parts it ends with their number"
+    client.close()
+    await store.close()
 
 
 async def test_a_folder_comes_back_as_it_was_put(store: ObjectStore, folder: Path, tmp_path: Path) -> None:

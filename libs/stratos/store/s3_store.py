@@ -15,9 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 import boto3
+from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ConnectionClosedError, IncompleteReadError
 
@@ -28,6 +29,11 @@ from stratos.store.settings import ObjectStoreConfig
 _CHUNK_BYTES = 1 << 20
 NUM_CONNECTIONS = 32
 """Calls at a time, and connections that are kept, at most."""
+MAX_PUT_BYTES = 5 * 1024**3
+"""Amazon takes no more in one request; larger files go up in parts, which are one object once all of them are there."""
+PART_BYTES = 64 * 1024**2
+"""Of which one is in memory at a time; of a file of more than 10,000 parts they are larger."""
+_NO_PARTS = frozenset({"501", "NotImplemented"})
 _MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
 _BEHIND_THE_END = frozenset({"416", "InvalidRange"})
 P = ParamSpec("P")
@@ -173,7 +179,22 @@ class S3Store(ObjectStore):
 
     def _put(self, key: str, content: Path | bytes) -> None:
         with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
-            self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=file)
+            num_bytes = file.seek(0, io.SEEK_END)
+            file.seek(0)
+            if num_bytes <= MAX_PUT_BYTES or not self._put_parts(key, file):
+                self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=file)
+
+    def _put_parts(self, key: str, file: BinaryIO) -> bool:
+        """Upload in parts; ``False``, and nothing is sent, where the server knows none, as that of an evaluation."""
+        parts = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, use_threads=False)
+        try:
+            self._client.upload_fileobj(file, self._bucket, self._prefix + key, Config=parts)
+        except ClientError as error:
+            if _code(error) not in _NO_PARTS:
+                raise
+            file.seek(0)
+            return False
+        return True
 
     def _delete(self, key: str) -> None:
         try:
