@@ -75,7 +75,7 @@ def main() -> int:
         again = [(path, number) for number in range(options.files) for path in paths]
         with busy(options.loops), ThreadPoolExecutor(options.jobs) as pool:
             load = f"{options.loops} busy loops" + (f", {options.jobs} files at once" if options.jobs > 1 else "")
-            for one in pool.map(lambda item: _measure_file(*item, load), again):
+            for one in pool.map(lambda item: _measure_file(item[0], item[1], load), again):
                 table.add(one)
     return table.close()
 

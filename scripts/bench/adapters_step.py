@@ -17,7 +17,7 @@ import statistics
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from scripts.bench.decode_steps import timed_steps
 from scripts.bench.harness import MODEL, by_turns, flag, run_bench, show, table
@@ -31,7 +31,7 @@ from stratos.engine.switches import KernelSwitches
 from stratos.reproduce.material.random_model import write_adapter, write_model
 
 STREAMS, CONTEXT = 32, 128
-MODELS = {"213M": "bfloat16", "5.5M": "float32"}
+MODELS: dict[str, Literal["float32", "bfloat16"]] = {"213M": "bfloat16", "5.5M": "float32"}
 SETS = {"q,v": ("q_proj", "v_proj"), "attention": ("q_proj", "k_proj", "v_proj", "o_proj")}
 
 
@@ -56,7 +56,7 @@ class Arm:
 class Engines:
     """One model in two engines, whose steps with adapters are one call and many."""
 
-    def __init__(self, model: Path, dtype: str, adapters: Path, arms: list[Arm]) -> None:
+    def __init__(self, model: Path, dtype: Literal["float32", "bfloat16"], adapters: Path, arms: list[Arm]) -> None:
         self._by_pass = {is_whole: _engine(model, dtype, is_whole) for is_whole in {arm.is_whole for arm in arms}}
         self._shape, self._folder = read_shape(model), adapters
 
@@ -96,7 +96,7 @@ def read_shape(model: Path) -> dict[str, int]:
     return found
 
 
-def _engine(model: Path, dtype: str, is_whole: bool) -> EngineCore:
+def _engine(model: Path, dtype: Literal["float32", "bfloat16"], is_whole: bool) -> EngineCore:
     config = RunnerConfig(
         model_path=model, dtype=dtype, num_threads=1, kv_pool_bytes=384 * 1024 * 1024, max_resident_adapters=STREAMS,
         kernels=KernelSwitches(whole_step_adapters=is_whole),

@@ -37,7 +37,7 @@ SETTLE_S = 3.0
 
 def key_of(platform: Platform, tenant: str, plan: str) -> str:
     """A key of a new tenant."""
-    command = [Path(sys.executable).with_name("stratos"), "keys", "create", "--tenant", tenant, "--plan", plan]
+    command = [str(Path(sys.executable).with_name("stratos")), "keys", "create", "--tenant", tenant, "--plan", plan]
     command += ["--data-dir", platform.data_dir]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     return re.findall(r"sk-[0-9a-f-]+", done.stdout)[0]

@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE = "llama-213m"
@@ -35,7 +35,7 @@ class Load:
     """Streams of one length on one model."""
 
     model: str
-    dtype: str
+    dtype: Literal["float32", "bfloat16"]
     streams: int
     context: int
 
@@ -244,7 +244,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
         arm: subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True).stdout.strip()
         for arm, root in roots.items()
     }
-    rows = []
+    rows: list[dict[str, Any]] = []
     loads = [load for load in LOADS if not args.only or any(text in load.name for text in args.only)]
     with running_arms(roots, {load.model for load in loads}) as arms:
         for load in loads:

@@ -16,7 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from scripts.bench.decode_steps import timed_steps
 from scripts.bench.harness import by_turns, flag, run_bench, show, table
@@ -49,7 +49,7 @@ class Arm:
 class Engines:
     """An engine for each arm."""
 
-    def __init__(self, arms: list[Arm], folder: Path, dtype: str) -> None:
+    def __init__(self, arms: list[Arm], folder: Path, dtype: Literal["float32", "bfloat16"]) -> None:
         for shape in {arm.shape for arm in arms}:
             write_model(shape, folder / shape, TOKENIZER)
         self._engines = {arm: _engine(folder / arm.shape, dtype, arm.is_whole) for arm in arms}
@@ -72,7 +72,7 @@ class Engines:
         return found
 
 
-def _engine(model: Path, dtype: str, is_whole: bool) -> EngineCore:
+def _engine(model: Path, dtype: Literal["float32", "bfloat16"], is_whole: bool) -> EngineCore:
     config = RunnerConfig(
         model_path=model, dtype=dtype, num_threads=1, kv_pool_bytes=256 * 1024 * 1024,
         kernels=KernelSwitches(whole_step_experts=is_whole),

@@ -23,6 +23,7 @@ import statistics
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -280,18 +281,22 @@ def measures(args: argparse.Namespace) -> dict[str, Measure]:
     """Costs by their names; each takes a platform and what it takes idle."""
     found: dict[str, Measure] = {}
     for number in args.streams:
-        found[f"chunk at {number}"] = lambda platform, idle, number=number: chunk_cost(
-            platform, number, args.chunks, idle
-        )
-        found[f"request at {number}"] = lambda platform, idle, number=number: request_cost(
-            platform, number, args.requests, idle
-        )
+        found[f"chunk at {number}"] = partial(_chunks, number, args.chunks)
+        found[f"request at {number}"] = partial(_requests, number, args.requests)
     most = max(args.streams)
     found[f"recorded chunk at {most}"] = lambda platform, idle: chunk_cost(
         platform, most, args.chunks, idle, f"bench-{time.time_ns()}"
     )
     found["8 KB prompt, loop"] = prompt_cost
     return found
+
+
+async def _chunks(num_streams: int, num_chunks: int, platform: Platform, idle: float) -> float:
+    return await chunk_cost(platform, num_streams, num_chunks, idle)
+
+
+async def _requests(num_streams: int, num_requests: int, platform: Platform, idle: float) -> float:
+    return await request_cost(platform, num_streams, num_requests, idle)
 
 
 async def prompt_cost(platform: Platform, idle: float) -> float:

@@ -112,7 +112,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
             return run_driver(args, pool, file, Path(folder) / f"{pool}{turn}")
 
         runs = by_turns(args.rounds, pools, run)
-    found = {
+    found: dict[str, dict[str, Any]] = {
         pool: {
             "seconds": [run.seconds for run in ran],
             "whole_s": [run.whole_s for run in ran],

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from scripts.bench.harness import MODEL, by_turns, flag, run_bench
 from scripts.bench.quantised import decode_ms
@@ -122,7 +122,9 @@ def arms(folder: Path, texts: dict[str, Path]) -> Iterator[Arm]:
     for kind in ("int8", "fp8"):
         yield Arm(name=f"KV {kind}", config=replace(floats, kv_dtype=kind), scheme=f"KV {kind}")
     for name in AT_LOAD:
-        yield Arm(name=name, config=replace(floats, quantization=name.removesuffix(" at load")), scheme=name)
+        yield Arm(
+            name=name, config=replace(floats, quantization=cast("Any", name.removesuffix(" at load"))), scheme=name
+        )
     for name, scheme in SCHEMES.items():
         for group in GROUPS if scheme.has_groups else (0,):
             config = made(folder, name, group, texts["calibration base"])

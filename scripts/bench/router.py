@@ -62,7 +62,7 @@ class Fleet:
 
     def __init__(self, num_decode: int, num_prefill: int, num_blocks: int = NUM_BLOCKS) -> None:
         self.clock, self.random = FakeClock(), Random(1)
-        settings = RouterSettings(discovery="static://decode@a:1")
+        settings = RouterSettings(discovery="static://decode@a:1")  # type: ignore[call-arg]  # others have defaults
         metrics = RouterMetrics(CollectorRegistry())
         dispatcher = make_dispatcher(settings, metrics, Random(1))
         self.fleet = dispatcher.fleet
@@ -252,7 +252,7 @@ def measure_tree(tree: Path, args: argparse.Namespace) -> dict[str, Any]:
     given = [text for name in names for text in (f"--{name}", str(getattr(args, name)))]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
-        command = [tree / ".venv/bin/python", "-m", "scripts.bench.router", *given, "--out", out]
+        command = [str(tree / ".venv/bin/python"), "-m", "scripts.bench.router", *given, "--out", str(out)]
         subprocess.run(command, cwd=tree, check=True, stdout=subprocess.DEVNULL)
         cases: dict[str, Any] = json.loads(out.read_text())["cases"]
     show({"tree": str(tree), "turn p99, ms": {name: case["turn_cpu_ms"]["p99"] for name, case in cases.items()}})

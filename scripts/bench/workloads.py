@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stratos.core.adapter import AdapterRef
 from stratos.core.requests.grammar import GrammarKind, GrammarSpec
@@ -41,12 +41,12 @@ def request(
     top_p: float | None = None,
 ) -> EngineRequest:
     """A request of exactly ``num_output`` tokens, greedy or at temperature 1 with ``top_p``."""
-    choice = {"temperature": 0.0} if top_p is None else {"temperature": 1.0, "top_p": top_p}
+    how = SamplingParams(max_tokens=num_output, ignore_eos=True, grammar=grammar, temperature=0.0)
     return EngineRequest(
         key=RequestKey(f"{rng.getrandbits(64):x}", 0),
         prompt_ids=tuple(prompt),
         choices=(ChoiceState(index=0),),
-        sampling=SamplingParams(**choice, max_tokens=num_output, ignore_eos=True, grammar=grammar),
+        sampling=how if top_p is None else replace(how, temperature=1.0, top_p=top_p),
         seed=0,
         terms=RequestTerms(adapter=AdapterRef(digest=adapter_digest)),
     )

@@ -130,6 +130,7 @@ def _files_by_package(
     options = {"name": release, "namespace": namespace, "kube_version": f"v{kube_version}"}
     try:
         with VersionedChart.load(str(chart)) as loaded:
+            assert isinstance(loaded, VersionedChart)
             return loaded.render_for(options)
     except (helm_python.HelmValuesError, helm_python.HelmRenderError) as error:
         raise RenderError(str(error)) from error

@@ -14,7 +14,7 @@ import json
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import LlamaForCausalLM
@@ -37,7 +37,7 @@ def outputs(model: LlamaForCausalLM, encoder: Encoder, rows: Sequence[Conversati
         length = max(map(len, prompts))
         ids = torch.tensor([[0] * (length - len(prompt)) + prompt for prompt in prompts])
         mask = torch.tensor([[0] * (length - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-        found = model.generate(ids, attention_mask=mask, max_new_tokens=MAX_NEW_TOKENS, do_sample=False)
+        found = cast("Any", model).generate(ids, attention_mask=mask, max_new_tokens=MAX_NEW_TOKENS, do_sample=False)
         for row in found[:, length:].tolist():
             ends = [row.index(end) for end in (0, 4) if end in row]
             texts.append(encoder.tokenizer.decode(row[: min(ends, default=len(row))], skip_special=False))

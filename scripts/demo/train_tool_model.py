@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -38,7 +39,7 @@ def widened_base(base: Path) -> LlamaForCausalLM:
     torch.manual_seed(3)
     model.resize_token_embeddings(size + len(ADDED), mean_resizing=False)
     with torch.no_grad():
-        rows = model.get_input_embeddings().weight
+        rows = cast("torch.nn.Embedding", model.get_input_embeddings()).weight
         rows[size:] = rows[1:5].mean(0) + 0.02 * torch.randn(len(ADDED), rows.shape[1])
     assert isinstance(model.config, LlamaConfig)
     return model

@@ -21,7 +21,7 @@ import sys
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from scripts.docs.first_settings import FIRST, FirstSettings
 from stratos.rpc.settings import ServiceSettings, Setting, settings_of
@@ -47,7 +47,11 @@ def docstrings(cls: type[Any]) -> dict[str, str]:
 
 def text_of(cls: type[Any], name: str) -> str:
     """The docstring of a field; a subclass may repeat the field with another default and text."""
-    texts = (docstrings(base).get(name) for base in cls.__mro__ if issubclass(base, ServiceSettings) or base is cls)
+    texts = (
+        docstrings(cast("Any", base)).get(name)
+        for base in cls.__mro__
+        if issubclass(base, ServiceSettings) or base is cls
+    )
     return next(text for text in texts if text)
 
 

@@ -47,7 +47,7 @@ def gpu_reports(folder: Path = COMMITTED) -> dict[str, Mapping[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for row, check in committed_checks(folder).items():
         found.setdefault(check.name, {})[row.name] = gpu_document(row, check)
-    return found
+    return dict(found)
 
 
 def with_claims(text: str, found: Mapping[str, Mapping[str, Any]]) -> str:

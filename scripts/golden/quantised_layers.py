@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     path = parser.parse_args().path
     torch.manual_seed(0)
-    tensors, schemes = {}, {}
+    tensors, schemes = dict[str, torch.Tensor](), dict[str, dict[str, Any]]()
     for name, (compressor, args) in CASES.items():
         scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**args))
         compressed = compressor.compress(layer(args), scheme)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,9 @@ def run(rig: Rig) -> None:
     rig.record("copy_gb_per_s", round(bandwidth / 1e9, 1))
     rig.record("shapes", default_shapes())
     for batch, context in [(2, 40)] if rig.is_rehearsal else CASES:
-        rig.attempt(f"decode_{batch}x{context}", lambda b=batch, c=context: _decode(rig, bandwidth, b, c))
+        rig.attempt(f"decode_{batch}x{context}", partial(_decode, rig, bandwidth, batch, context))
     for tokens in (24,) if rig.is_rehearsal else (2048, 8192):
-        rig.attempt(f"prefill_{tokens}", lambda tokens=tokens: _prefill(rig, tokens, None))
+        rig.attempt(f"prefill_{tokens}", partial(_prefill, rig, tokens, None))
     batch, context = (2, 40) if rig.is_rehearsal else (8, 8192)
     rig.attempt(f"decode_fp8_{batch}x{context}", lambda: _decode(rig, bandwidth, batch, context, is_fp8=True))
     equal: dict[str, Any] = {"balances_kv": False}
@@ -48,11 +49,11 @@ def run(rig: Rig) -> None:
     for batch, context in [(2, 40)] if rig.is_rehearsal else TUNED:
         for shape in DECODE_SHAPES[:1] if rig.is_rehearsal else DECODE_SHAPES:
             name = f"tune_decode_{batch}x{context}_tile{shape[0]}_warps{shape[1]}_stages{shape[2]}"
-            rig.attempt(name, lambda b=batch, c=context, s=shape: _decode(rig, bandwidth, b, c, shape=s))
+            rig.attempt(name, partial(_decode, rig, bandwidth, batch, context, shape=shape))
     for programs in (8,) if rig.is_rehearsal else (264, 1056):
-        rig.attempt(f"tune_programs{programs}", lambda n=programs: _with_programs(rig, bandwidth, n))
+        rig.attempt(f"tune_programs{programs}", partial(_with_programs, rig, bandwidth, programs))
     for tiles in () if rig.is_rehearsal else PREFILL_SHAPES:
-        rig.attempt(f"tune_prefill_{'_'.join(map(str, tiles))}", lambda s=tiles: _prefill(rig, 8192, TileShape(*s)))
+        rig.attempt(f"tune_prefill_{'_'.join(map(str, tiles))}", partial(_prefill, rig, 8192, TileShape(*tiles)))
 
 
 class _Bench:
@@ -81,7 +82,7 @@ class _Bench:
         self.layers, self.moved_bytes = layers, sum(self.contexts) * token_bytes
         self.kernel = TritonPagedAttention(pages, heads, (None,) * layers, dtype=rig.dtype, **options)
         shuffled, tables = torch.randperm(num_blocks, device=rig.device).to(torch.int32), []
-        for part in shuffled.split([-(-each // BLOCK) for each in self.contexts]):
+        for part in torch.split(shuffled, [-(-each // BLOCK) for each in self.contexts]):
             tables.append(torch.nn.functional.pad(part, (0, blocks - len(part))))
         self.rows = AttentionRows(
             query_blocks=torch.zeros(0, 2, dtype=torch.int32),
@@ -116,7 +117,7 @@ class _Bench:
             for piece in pieces:
                 self.kernel.attend_rows(self.out, self.query, layer, rows, shape, layer_scales, parts, piece)
 
-        return [lambda layer=layer: work(layer) for layer in range(self.layers)]
+        return [partial(work, layer) for layer in range(self.layers)]
 
     def difference(self, one: TileShape, other: TileShape, query_blocks: list[tuple[int, int]]) -> float:
         """The largest one between what two program shapes compute."""

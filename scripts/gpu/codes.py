@@ -27,7 +27,7 @@ def run(rig: Rig) -> None:
     """Section ``codes``."""
     for name in MEASURED[:1] if rig.is_rehearsal else MEASURED:
         shape = (64, 64) if rig.is_rehearsal else SHAPES[name]
-        rig.attempt(f"{name}_speed_up", lambda shape=shape: _speed_up(rig, *shape))
+        rig.attempt(f"{name}_speed_up", partial(_speed_up, rig, *shape))
     rig.attempt("errors", lambda: _errors(rig))
 
 

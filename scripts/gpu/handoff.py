@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def run(rig: Rig) -> None:
     rig.attempt("kernels", lambda: _kernels(rig, runner, chunk, bandwidth))
     with tempfile.TemporaryDirectory() as folder:
         for prompt in prompts:
-            rig.attempt(f"prompt_{prompt}", lambda n=prompt: _prompt(rig, runner, n, chunk, Path(folder) / "shared"))
+            rig.attempt(f"prompt_{prompt}", partial(_prompt, rig, runner, prompt, chunk, Path(folder) / "shared"))
 
 
 def _kernels(rig: Rig, runner: CudaRunner, tokens: int, bandwidth: float) -> dict[str, Any]:
@@ -146,7 +147,7 @@ class _Loop:
     """An event loop in a thread."""
 
     def __enter__(self) -> _Loop:
-        self._loop, self._entered = asyncio.new_event_loop(), []
+        self._loop, self._entered = asyncio.new_event_loop(), list[Any]()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         return self

@@ -234,15 +234,16 @@ def _random_checkpoint(rig: Rig, folder: Path) -> Path:
     folder.mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         shutil.copy(BASE / name, folder / name)
+    sizes = TINY if rig.is_rehearsal else LLAMA_8B
     config = {
-        **(TINY if rig.is_rehearsal else LLAMA_8B),
+        **sizes,
         "model_type": "llama",
         "vocab_size": 4096,
         "dtype": "bfloat16",
     }
     (folder / "config.json").write_text(json.dumps(config))
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    kv = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
+    hidden, inner = sizes["hidden_size"], sizes["intermediate_size"]
+    kv = hidden // sizes["num_attention_heads"] * sizes["num_key_value_heads"]
 
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(shape, dtype=torch.bfloat16, device=rig.device).mul_(0.02).cpu()
@@ -261,7 +262,7 @@ def _random_checkpoint(rig: Rig, folder: Path) -> Path:
         save_file(tensors, folder / file)
         index.update(dict.fromkeys(tensors, file))
 
-    for layer in range(config["num_hidden_layers"]):
+    for layer in range(sizes["num_hidden_layers"]):
         tensors = {f"model.layers.{layer}.{name}.weight": random(*shape) for name, shape in shapes.items()}
         tensors |= {f"model.layers.{layer}.{name}_layernorm.weight": norm() for name in ("input", "post_attention")}
         save(f"model-{layer:05}.safetensors", tensors)

@@ -29,8 +29,8 @@ def run(rig: Rig) -> None:
     rig.record("copy_gb_per_s", round(bandwidth / 1e9, 1))
     shapes = {"small": (32, 16)} if rig.is_rehearsal else SHAPES
     for name, shape in shapes.items():
-        rig.attempt(f"{name}_efficiency", lambda shape=shape: _efficiency(rig, bandwidth, *shape))
-        rig.attempt(f"{name}_candidates", lambda shape=shape: _candidates(rig, *shape))
+        rig.attempt(f"{name}_efficiency", partial(_efficiency, rig, bandwidth, *shape))
+        rig.attempt(f"{name}_candidates", partial(_candidates, rig, *shape))
     rig.attempt("square_tflop_per_s", lambda: _square(rig))
 
 

@@ -26,7 +26,7 @@ from stratos.engine.runner.kernels import choose_kernels
 from stratos.engine.settings import RunnerConfig
 from stratos.engine.switches import KernelSwitches
 
-LLAMA_8B = {
+LLAMA_8B: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "vocab_size": 128256,
     "hidden_size": 4096,
@@ -38,7 +38,7 @@ LLAMA_8B = {
     "rms_norm_eps": 1e-5,
     "rope_theta": 500000.0,
 }
-TINY = {
+TINY: dict[str, Any] = {
     **LLAMA_8B,
     "vocab_size": 97,
     "hidden_size": 32,

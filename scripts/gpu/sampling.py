@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ def run(rig: Rig) -> None:
     shapes = [(2, 300)] if rig.is_rehearsal else [(batch, vocab) for vocab in VOCABULARIES for batch in BATCHES]
     for batch, vocab in shapes:
         for name, params in PARAMS.items():
-            rig.attempt(f"{name}_{batch}x{vocab}", lambda b=batch, v=vocab, p=params: _compared(rig, b, v, p))
+            rig.attempt(f"{name}_{batch}x{vocab}", partial(_compared, rig, batch, vocab, params))
 
 
 def _compared(rig: Rig, batch: int, vocab: int, params: SamplingParams) -> dict[str, Any]:

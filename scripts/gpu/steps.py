@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,9 +45,9 @@ def decode(rig: Rig) -> None:
     model, bench = _model(rig)
     runner = model.runner(max(bench.batches))
     for batch in bench.batches:
-        rig.attempt(f"greedy_{batch}", lambda b=batch: bench.measure(runner, b, GREEDY, overlap=True))
+        rig.attempt(f"greedy_{batch}", partial(bench.measure, runner, batch, GREEDY, overlap=True))
     for batch in bench.batches[:: len(bench.batches) - 1]:
-        rig.attempt(f"sampled_{batch}", lambda b=batch: bench.measure(runner, b, SAMPLED, overlap=True))
+        rig.attempt(f"sampled_{batch}", partial(bench.measure, runner, batch, SAMPLED, overlap=True))
 
 
 def ablations(rig: Rig) -> None:
@@ -56,9 +57,7 @@ def ablations(rig: Rig) -> None:
     for name, (switches, overlap, params) in VARIANTS.items():
         runner = model.runner(max(batches), **switches)
         for batch in batches:
-            rig.attempt(
-                f"{name}_{batch}", lambda r=runner, b=batch, n=overlap, p=params: bench.measure(r, b, p, overlap=n)
-            )
+            rig.attempt(f"{name}_{batch}", partial(bench.measure, runner, batch, params, overlap=overlap))
         del runner
 
 
@@ -71,7 +70,7 @@ def adapters(rig: Rig) -> None:
             runner = model.runner(batch, num_adapters, grouped_lora=is_grouped)
             name = f"{num_adapters}_of_{batch}{'' if is_grouped else '_one_by_one'}"
             bench.num_adapters = num_adapters
-            rig.attempt(name, lambda r=runner: bench.measure(r, batch, GREEDY, overlap=True))
+            rig.attempt(name, partial(bench.measure, runner, batch, GREEDY, overlap=True))
             del runner
 
 
@@ -80,7 +79,7 @@ def prefill(rig: Rig) -> None:
     model, bench = _model(rig)
     runner = model.runner(1)
     for tokens in (24,) if rig.is_rehearsal else (512, 2048, 4096, 8192):
-        rig.attempt(f"prompt_{tokens}", lambda n=tokens: bench.prefill(runner, model, n))
+        rig.attempt(f"prompt_{tokens}", partial(bench.prefill, runner, model, tokens))
 
 
 def sleep(rig: Rig) -> None:

@@ -85,7 +85,9 @@ def _answers(sample: Sample) -> Iterator[dict[str, Any]]:
     standing = sample.renderer()
     if isinstance(standing, ResponseRenderer):  # a background response, as it is asked for before its end
         yield standing.standing("queued", [])
-        yield sample.renderer().standing("failed", sample.chunks(), Internal("broken"))
+        failed = sample.renderer()
+        assert isinstance(failed, ResponseRenderer)
+        yield failed.standing("failed", sample.chunks(), Internal("broken"))
 
 
 def _events(dialect: Dialect) -> Iterator[dict[str, Any]]:

@@ -93,7 +93,7 @@ def _kinds(base: type[StratosError]) -> list[type[StratosError]]:
 
 
 def _operation(method: str, path: str, operation: Operation) -> dict[str, Any]:
-    content = {media: {"schema": {}} for media in operation.media}
+    content: dict[str, dict[str, Any]] = {media: {"schema": {}} for media in operation.media}
     answers: dict[str, Any] = {
         str(status): {"description": "done", **({"content": content} if content and status != 204 else {})}
         for status in operation.statuses

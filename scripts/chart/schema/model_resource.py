@@ -133,7 +133,8 @@ def _pool(role: str) -> dict[str, Any]:
 
 
 def _term(part: dict[str, Any]) -> dict[str, Any]:
-    kept = {key: part[key] for key in ("type", "enum", "minimum", "maximum", "description") if key in part}
+    names = ("type", "enum", "minimum", "maximum", "description")
+    kept: dict[str, Any] = {key: part[key] for key in names if key in part}
     if kept["type"] == "integer":
         return {"format": "int64", **kept}
     return kept if "enum" in kept else {**kept, "maxLength": _MAX_TERM}
