@@ -49,7 +49,7 @@ Parts = dict[str, list[Answered]]
 """Answers alone and beside a batch."""
 
 
-class Side:
+class BesidePlatform:
     """One platform, and what was measured of it.
 
     Args:
@@ -129,7 +129,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
     changes = {"on": {}} | ({"off": {f"STRATOS_{name}": value}} if args.off else {})
     with contextlib.ExitStack() as stack:
         sides = {
-            side: Side(stack.enter_context(running_platform(*size, env=env | more)), args)
+            side: BesidePlatform(stack.enter_context(running_platform(*size, env=env | more)), args)
             for side, more in changes.items()
         }
         asyncio.run(run_rounds(sides, args.rounds))
@@ -148,7 +148,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-async def run_rounds(sides: dict[str, Side], num_rounds: int) -> None:
+async def run_rounds(sides: dict[str, BesidePlatform], num_rounds: int) -> None:
     """All platforms by turns."""
     try:
         for side in sides.values():

@@ -22,7 +22,7 @@ class BookedLoad:
     num_requests: int = 0
     num_seqs: int = 0
     num_lowest_seqs: int = 0
-    """Those of the lowest class among them."""
+    """Sequences of the lowest class among them."""
     num_blocks: int = 0
     """KV blocks of prompts and output budgets; decode side."""
     num_prefill_tokens: int = 0

@@ -121,13 +121,6 @@ def test_a_pool_grows_to_keep_the_windows_of_batches_where_it_is_told_what_a_wor
     assert DOWN in {d.direction for d in done}
 
 
-def test_workers_that_batches_leave_to_others_are_beside_those_that_keep_their_windows() -> None:
-    world = World(batch_lines_per_worker=1000)
-    decision = world.decide(pool(load("decode-0"), load("decode-1", is_clear=True), num_batch_lines_due=1500))
-    assert (decision.reason, decision.num_start) == (Reason.BATCHES, 1)
-    assert world.decide(pool(load("decode-0", is_clear=True), load("decode-1"))).direction is HOLD
-
-
 def test_prefill_pools_follow_queued_tokens() -> None:
     world = World(role=WorkerRole.PREFILL)
     assert world.decide(pool(load(num_queued_tokens=6000, num_seqs=5))).direction is HOLD

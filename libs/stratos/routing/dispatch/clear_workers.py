@@ -31,7 +31,7 @@ MAX_POOLS = 256
 
 
 @dataclass(slots=True)
-class _Pool:
+class _ClearPool:
     asked_at: float = -math.inf
     """When the last request of a higher class came."""
     labels: dict[str, float] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class ClearWorkers:
     def __init__(self, config: AdmissionConfig) -> None:
         self._ratio = config.clear_ratio
         self._for_s = config.clear_for_s
-        self._pools: dict[tuple[WorkerRole, str], _Pool] = {}
+        self._pools: dict[tuple[WorkerRole, str], _ClearPool] = {}
 
     def note(self, request: PlacementRequest, now: float) -> None:
         """A request came; those of the platform itself, such as probes, do not count."""
@@ -62,7 +62,7 @@ class ClearWorkers:
             key = role, request.model_digest
             if key not in self._pools and len(self._pools) >= MAX_POOLS:
                 self._pools.clear()
-            pool = self._pools.setdefault(key, _Pool())
+            pool = self._pools.setdefault(key, _ClearPool())
             pool.asked_at = now
             pool.labels.update(dict.fromkeys(request.terms.share.pools, now))
 
@@ -94,7 +94,7 @@ class ClearWorkers:
             self._recount(pool, [view for view in views.pool(role, model_digest) if view.is_in], are_in=are_in)
         return pool.chosen
 
-    def _recount(self, pool: _Pool, live: list[WorkerView], *, are_in: bool) -> None:
+    def _recount(self, pool: _ClearPool, live: list[WorkerView], *, are_in: bool) -> None:
         """Choose again where those that were chosen are not as many, or were chosen for other plans."""
         lasting = [view for view in live if not view.status.is_spot]
         count = max(0, min(len(live) - 1, len(lasting), max(1, int(self._ratio * len(live)))))

@@ -250,6 +250,18 @@ def test_others_go_there(policy: str) -> None:
         world.end(name)
 
 
+@pytest.mark.parametrize("policy", ["prefix", "balanced"])
+def test_others_go_there_also_where_lines_are_few(policy: str) -> None:
+    """A single line has a step under way at any time, as twenty have."""
+    world = World(2, policy=policy)
+    clear, other = cleared(world)
+    world.push()
+    world.turn()
+    assert world.rows_at(other) == 1
+    assert {ask(world) for _ in range(2)} == {clear}
+    assert ask(world, num_choices=SLOTS - 1) == other, "there is room for it"
+
+
 def test_what_a_line_was_kept_from_is_named() -> None:
     world = World()
     clear, other = cleared(world)
