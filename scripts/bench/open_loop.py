@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -39,22 +39,27 @@ class Answered:
 
 
 class OpenLoopClient:
-    """Sends one request again and again.
+    """Sends requests.
 
     Args:
         url: of the API, ends in /v1.
         key: API key.
-        body: of each completion.
+        body: of each completion, or what draws that of the next one.
     """
 
-    def __init__(self, url: str, key: str, body: Mapping[str, object]) -> None:
-        parts, content = urlsplit(url), json.dumps(body).encode()
+    def __init__(self, url: str, key: str, body: Mapping[str, object] | Callable[[], Mapping[str, object]]) -> None:
+        parts = urlsplit(url)
         self._pool = ConnectionPool(parts.hostname or "", parts.port or 80, None)
-        head = (
+        self._head = (
             f"POST {parts.path}/completions HTTP/1.1\r\nhost: {parts.netloc}\r\nauthorization: Bearer {key}\r\n"
-            f"content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
+            "content-type: application/json\r\n"
         )
-        self._request = head.encode() + content
+        self._draw = body if callable(body) else None
+        self._request = b"" if callable(body) else self._packed(body)
+
+    def _packed(self, body: Mapping[str, object]) -> bytes:
+        content = json.dumps(body).encode()
+        return f"{self._head}content-length: {len(content)}\r\n\r\n".encode() + content
 
     async def at_rate(self, rate: float, seconds: float) -> list[Answered]:
         """Requests at even times, and their answers, once the last one is there."""
@@ -80,9 +85,10 @@ class OpenLoopClient:
 
     async def ask(self, due_s: float) -> Answered:
         """One request that was due at a time."""
+        request = self._request if self._draw is None else self._packed(self._draw())
         sent_s = time.monotonic()
         try:
-            answer = await self._pool.exchange(self._request, lambda answer, data: None)
+            answer = await self._pool.exchange(request, lambda answer, data: None)
         except (OSError, httptools.HttpParserError):
             return Answered(due_s, sent_s, time.monotonic(), 0)
         return Answered(due_s, sent_s, time.monotonic(), answer.status, answer.headers.get(SHED_REASON, ""))

@@ -79,6 +79,7 @@ def _merge_worker(views: list[FleetWorker]) -> FleetWorker:
         is_live=all(view.is_live for view in views),
         out_reason=next((view.out_reason for view in views if view.out_reason), ""),
         num_booked=sum(view.num_booked for view in views),
+        is_clear=any(view.is_clear for view in views),
     )
 
 
@@ -103,6 +104,7 @@ def _worker_json(worker: FleetWorker) -> dict[str, Any]:
         "is_live": worker.is_live,
         "out_reason": worker.out_reason,
         "num_booked": worker.num_booked,
+        "is_clear": worker.is_clear,
     }
     if (status := worker.status) is not None:
         content |= {

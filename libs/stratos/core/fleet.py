@@ -137,6 +137,8 @@ class FleetWorker:
     """Seconds since the last status."""
     num_booked: int = 0
     """Placements that its status does not show yet."""
+    is_clear: bool = False
+    """It takes no request of the lowest class now, since others come."""
 
     @property
     def is_resting(self) -> bool:

@@ -78,11 +78,12 @@ def measure(pool: PoolObservation, config: PoolConfig) -> Load:
 
 
 def num_for_batches(pool: PoolObservation, config: PoolConfig) -> int:
-    """Workers that answer open batches within their windows, if they do nothing else."""
+    """Workers that answer open batches within their windows, if they do nothing else, and those that leave batches."""
     per_worker = config.planner.batch_lines_per_worker
     if not per_worker or config.bounds.role is not WorkerRole.DECODE:
         return 0
-    return math.ceil(pool.num_batch_lines_due / per_worker)
+    num_wanted = math.ceil(pool.num_batch_lines_due / per_worker)
+    return num_wanted + sum(worker.is_clear for worker in pool.staying) if num_wanted else 0
 
 
 def pressure(load: Load, config: PlannerConfig) -> Reason | None:

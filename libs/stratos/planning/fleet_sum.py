@@ -57,4 +57,8 @@ def _merge(reports: Iterable[FleetWorker]) -> FleetWorker:
     # bookings for a process that has been replaced are not load of this one
     of_process = [report for report in known if report.ref.incarnation == known[0].ref.incarnation]
     live = [report for report in of_process if report.is_live]
-    return replace((live or of_process)[0], num_booked=sum(report.num_booked for report in of_process))
+    return replace(
+        (live or of_process)[0],
+        num_booked=sum(report.num_booked for report in of_process),
+        is_clear=any(report.is_clear for report in of_process),
+    )

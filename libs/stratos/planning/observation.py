@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stratos.core.fleet import Fleet, FleetWorker
+from stratos.core.fleet import Fleet, FleetWorker, QueueDepth
 from stratos.core.gateway_load import num_batch_lines_due, ttft_percentile
+from stratos.core.requests.limits import BATCH_CLASS
 from stratos.planning.settings import PoolKey
 
 MAX_AGE_S = 10.0
@@ -36,6 +37,13 @@ class WorkerLoad:
     num_total_blocks: int = 0
     block_size: int = 16
     max_num_seqs: int = 0
+    is_clear: bool = False
+    """It takes no request of the lowest class now, since others come."""
+
+    @property
+    def num_left_slots(self) -> int:
+        """Batch slots that are left to higher classes."""
+        return max(0, self.max_num_seqs - self.num_seqs) if self.is_clear else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +52,8 @@ class PoolObservation:
 
     workers: tuple[WorkerLoad, ...] = ()
     queue_depth: int = 0
-    """Requests that wait at the routers for this pool."""
+    """Requests that wait at the routers for this pool, without those of the lowest class that would run if no worker
+    was left to higher ones: they want no further worker."""
     queued_tokens: int = 0
     """Their prompt tokens."""
     num_starting: int = 0
@@ -113,11 +122,11 @@ def observe(
     lasting = [worker for worker in fleet.workers if not (worker.is_spare or worker.is_spot)]
     members = [worker for worker in lasting if worker.ref.role is pool.role and _is_in(worker, pool, started)]
     gateways = [load for load in fleet.gateways if pool.holds_model(load.model_digest)]
-    queues = [q for q in fleet.queues if q.work.role is pool.role and pool.holds_model(q.model_digest)]
+    loads = [replace(_load(one), is_owned=owned is None or one.ref.worker_id in owned) for one in members]
+    waiting = [q for q in fleet.queues if q.work.role is pool.role and pool.holds_model(q.model_digest)]
+    queues = _without_held_back(waiting, sum(load.num_left_slots for load in loads))
     return PoolObservation(
-        workers=tuple(
-            replace(_load(worker), is_owned=owned is None or worker.ref.worker_id in owned) for worker in members
-        ),
+        workers=tuple(loads),
         queue_depth=sum(queue.num_requests for queue in queues),
         queued_tokens=sum(queue.num_tokens for queue in queues),
         num_owned=num_owned,
@@ -127,6 +136,18 @@ def observe(
         ttft_p95_s=ttft_percentile(gateways, 0.95),
         num_batch_lines_due=num_batch_lines_due(gateways) or 0,
     )
+
+
+def _without_held_back(queues: Sequence[QueueDepth], num_slots: int) -> list[QueueDepth]:
+    """Queues without as many requests of the lowest class as there are slots that are left to higher ones."""
+    found = []
+    for queue in queues:
+        num_held = min(num_slots, queue.num_requests) if queue.priority_class >= BATCH_CLASS else 0
+        num_slots -= num_held
+        num_left = queue.num_requests - num_held
+        num_tokens = queue.num_tokens * num_left // max(1, queue.num_requests)
+        found.append(replace(queue, num_requests=num_left, num_tokens=num_tokens))
+    return found
 
 
 def _is_in(worker: FleetWorker, pool: PoolKey, started: Mapping[str, str]) -> bool:
@@ -161,6 +182,7 @@ def _load(worker: FleetWorker) -> WorkerLoad:
         num_total_blocks=blocks.total,
         block_size=status.block_size,
         max_num_seqs=status.max_num_seqs,
+        is_clear=worker.is_clear,
     )
 
 

@@ -24,7 +24,9 @@ class Ask:
     max_waiting_per_worker: int = 0
     """Sequences that a full batch may be given in addition."""
     closed: frozenset[str] = frozenset()
-    """Incarnations whose room is kept for other requests."""
+    """Incarnations whose room is kept for other requests, ``clear`` among them once it is tried."""
+    clear: frozenset[str] = frozenset()
+    """Incarnations that are left to higher classes while another worker could run it."""
     num_slots: int = field(init=False, repr=False, compare=False)
     """Batch slots that it wants at once."""
     barred: frozenset[str] = field(init=False, repr=False, compare=False)

@@ -41,6 +41,7 @@ class Booking:
         return BookedLoad(
             num_requests=1,
             num_seqs=self.num_seqs,
+            num_lowest_seqs=self.num_seqs if self.request.takes_spot else 0,
             num_blocks=self.num_blocks,
             num_prefill_tokens=0 if self.prefill_incarnation else self.request.num_prompt_tokens,
         )

@@ -25,6 +25,7 @@ class Rejection(enum.StrEnum):
     EXCLUDED = "excluded"
     REFUSED = "refused"
     RESERVED = "reserved"
+    CLEAR = "clear"
     IDENTITY = "identity"
     PROTOCOL = "protocol"
     FEATURES = "features"
@@ -36,7 +37,14 @@ class Rejection(enum.StrEnum):
 
 
 CAPACITY = frozenset(
-    {Rejection.REFUSED, Rejection.RESERVED, Rejection.ADAPTER_SLOTS, Rejection.BATCH_SLOTS, Rejection.KV_ROOM}
+    {
+        Rejection.REFUSED,
+        Rejection.RESERVED,
+        Rejection.CLEAR,
+        Rejection.ADAPTER_SLOTS,
+        Rejection.BATCH_SLOTS,
+        Rejection.KV_ROOM,
+    }
 )
 
 Filter = Callable[[WorkerView, Ask], Rejection | None]
@@ -74,8 +82,10 @@ def has_changed(view: WorkerView, ask: Ask) -> Rejection | None:
 
 
 def is_open(view: WorkerView, ask: Ask) -> Rejection | None:
-    """Its room is not kept for another request."""
-    return Rejection.RESERVED if view.ref.incarnation in ask.closed else None
+    """Its room is not kept for another request, or for higher classes."""
+    if view.ref.incarnation not in ask.closed:
+        return None
+    return Rejection.CLEAR if view.ref.incarnation in ask.clear else Rejection.RESERVED
 
 
 def pairs_with(identity: KvIdentity) -> Filter:

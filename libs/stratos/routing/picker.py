@@ -124,7 +124,7 @@ def choose(
         return EndpointChoice(None, tuple(ranking.workers), considered)
     decode = ranking.workers[0]
     sources = views.pool(WorkerRole.PREFILL, request.model_digest)
-    senders = preferred_sources(able_sources(sources, ask, decode.status.identity), request.terms.share)
+    senders = preferred_sources(able_sources(sources, ask, decode.status.identity), ask)
     near = replace(context, zone=decode.status.zone, region=decode.status.region)  # KV goes to it, not to the gateway
     prefill = policies.rank(senders, near, WorkerRole.PREFILL, MAX_PREFILL, rng, preferred_prefill).workers
     return EndpointChoice(decode, tuple(prefill), considered)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratos.core.requests.terms import Share
 from stratos.routing.admission import Ask
 from stratos.routing.worker_view import WorkerView
 
@@ -28,9 +27,12 @@ def preferred(views: Sequence[WorkerView], ask: Ask) -> Sequence[WorkerView]:
     return own or [view for view in now if view.status.pool not in share.kept_kv] or views
 
 
-def preferred_sources(views: Sequence[WorkerView], share: Share) -> Sequence[WorkerView]:
+def preferred_sources(views: Sequence[WorkerView], ask: Ask) -> Sequence[WorkerView]:
     """The same of workers that compute prompts: load orders them, and nothing is reserved there."""
-    return [view for view in views if view.status.pool in share.pools] or views if share.pools else views
+    if ask.clear:
+        views = [view for view in views if view.ref.incarnation not in ask.clear] or views
+    pools = ask.request.terms.share.pools
+    return [view for view in views if view.status.pool in pools] or views if pools else views
 
 
 def has_slot_now(view: WorkerView, num_slots: int) -> bool:

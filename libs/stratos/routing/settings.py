@@ -12,12 +12,17 @@ from stratos.core.rules.ageing import AGEING_STEP_S, DISPATCHES_PER_AGED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionConfig:
-    """The bound on a worker's own queue; the KV admission rule comes with its status."""
+    """The bound on a worker's own queue, and workers without batches; the KV admission rule comes with a status."""
 
     max_waiting_per_worker: Annotated[int, Ge(0)] = 2
     """Sequences above ``max_num_seqs`` that a worker is given, so that a freed batch slot is not idle for a status
     interval; the backlog itself waits in the router, where it is fair. None while the model has prefill workers, since
     a hand-off that finds no batch slot is refused."""
+    clear_ratio: Annotated[float, Ge(0), Le(1)] = 0.25
+    """Part of a model's workers that take no request of the lowest class while others come: at least one, and never all
+    of them, so it changes nothing where there is one worker. 0 lets batches run everywhere."""
+    clear_for_s: Annotated[float, Gt(0)] = 10.0
+    """For so long after the last request of a higher class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,8 @@ class BookedLoad:
 
     num_requests: int = 0
     num_seqs: int = 0
+    num_lowest_seqs: int = 0
+    """Sequences of the lowest class among them."""
     num_blocks: int = 0
     """KV blocks of prompts and output budgets; decode side."""
     num_prefill_tokens: int = 0
@@ -30,6 +32,7 @@ class BookedLoad:
         return BookedLoad(
             num_requests=self.num_requests + other.num_requests,
             num_seqs=self.num_seqs + other.num_seqs,
+            num_lowest_seqs=self.num_lowest_seqs + other.num_lowest_seqs,
             num_blocks=self.num_blocks + other.num_blocks,
             num_prefill_tokens=self.num_prefill_tokens + other.num_prefill_tokens,
         )
@@ -38,6 +41,7 @@ class BookedLoad:
         return BookedLoad(
             num_requests=self.num_requests - other.num_requests,
             num_seqs=self.num_seqs - other.num_seqs,
+            num_lowest_seqs=self.num_lowest_seqs - other.num_lowest_seqs,
             num_blocks=self.num_blocks - other.num_blocks,
             num_prefill_tokens=self.num_prefill_tokens - other.num_prefill_tokens,
         )

@@ -36,6 +36,7 @@ class SimRouter:
         timeline: the fleet's clock.
         seed: breaks ties.
         on_placed: called with each request and its placement.
+        admission: bounds of workers.
     """
 
     def __init__(
@@ -44,12 +45,13 @@ class SimRouter:
         timeline: Timeline,
         seed: int,
         on_placed: Callable[[PlacementRequest, Placement], None],
+        admission: AdmissionConfig = ADMISSION,
     ) -> None:
         self._timeline, self._on_placed = timeline, on_placed
         self._fleet = FleetState(LIVENESS, BookingLedger(BOOKINGS))
         policies = replace(config, max_indexed_blocks=MAX_INDEXED_BLOCKS)
         self._dispatcher = Dispatcher(
-            self._fleet, DispatchConfig(queue=QUEUE, admission=ADMISSION, policies=policies), Random(seed)
+            self._fleet, DispatchConfig(queue=QUEUE, admission=admission, policies=policies), Random(seed)
         )
         self._is_turn_due = False
 

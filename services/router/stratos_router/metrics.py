@@ -60,6 +60,10 @@ class RouterMetrics(Instruments):
         "Part of the KV blocks of a model's live decode workers that is taken or promised",
         "model_digest",
     )
+    _clear = gauge(
+        "stratos_router_clear_workers",
+        "Workers that take no request of the lowest class now, since others come", "role",
+    )
     _bookings = gauge("stratos_router_bookings", "Placements that have not ended")
     indexed_blocks = gauge("stratos_router_indexed_blocks", "Blocks in the copies of the workers' prefix caches")
     cache_resyncs = counter(
@@ -100,6 +104,7 @@ class RouterMetrics(Instruments):
             self._workers.labels(role, "asleep").set(num_resting)
             self._workers.labels(role, HELD).set(sum(w.out_reason == HELD for w in of_role))
             self._workers.labels(role, "out").set(sum(not w.is_well for w in of_role))
+            self._clear.labels(role).set(sum(w.is_clear for w in of_role))
             self._show_skew(role, [worker for worker in fleet.workers if worker.ref.role is role])
 
     def show_pressures(self, pressures: Mapping[str, float]) -> None:

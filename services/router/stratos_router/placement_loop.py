@@ -119,7 +119,7 @@ class PlacementLoop:
         now = self._now()
         return Fleet(
             queues=tuple(self.dispatcher.depths(now)),
-            workers=self._fleet.workers(now),
+            workers=self.dispatcher.workers(now),
             gateways=self.gateways.recent(now),
         )
 

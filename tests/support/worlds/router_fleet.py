@@ -49,11 +49,13 @@ def by_tenant(request: PlacementRequest) -> str:
 
 @dataclass(frozen=True)
 class Client:
-    """One tenant, which always has requests waiting."""
+    """One tenant, which always has requests waiting, or asks now and then."""
 
     tenant: str
     priority_class: int = 2
     weight: int = 1
+    every_s: float = 0.0
+    """Between two requests; 0 keeps some waiting at any time."""
 
 
 class SlotWorker:
@@ -61,16 +63,17 @@ class SlotWorker:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.num_running = 0
+        self.running: Counter[str] = Counter()
+        """By tenant."""
         self.feed = StatusFeed()
         self.versions = itertools.count(1)
 
     def take(self, tenant: str, placement: Placement, now: float) -> bool:
         """A request comes; false when it finds no slot."""
         self.feed.note_placement(tenant, placement.handoff_id, now)
-        if self.num_running >= NUM_SLOTS:
+        if self.running.total() >= NUM_SLOTS:
             return False
-        self.num_running += 1
+        self.running[tenant] += 1
         return True
 
 
@@ -122,6 +125,8 @@ class RouterFleet:
         self._numbers = itertools.count()
         self._began_s = self.clock.now()
         self._tells_service = tells_service
+        self._num_asked: Counter[str] = Counter()
+        """By clients that ask now and then."""
         self._report()
 
     @property
@@ -210,7 +215,11 @@ class RouterFleet:
     def _top_up(self) -> None:
         waiting = Counter(ticket.request.terms.tenant for ticket in self._waiting)
         for client in self._clients:
-            for _ in range(NUM_WAITING - waiting[client.tenant]):
+            num_wanted = NUM_WAITING - waiting[client.tenant]
+            if client.every_s:
+                num_wanted = int(self.now_s / client.every_s) - self._num_asked[client.tenant]
+                self._num_asked[client.tenant] += num_wanted
+            for _ in range(num_wanted):
                 number = next(self._numbers)
                 request = make_request(
                     f"req-{number}",
@@ -234,7 +243,8 @@ class RouterFleet:
             now, worker = self.clock.now(), self.workers[placement.worker.worker_id]
             if worker.take(request.terms.tenant, placement, now):
                 self.seen.served[request.terms.tenant] += 1
-                self.after(self._random.uniform(0.5, 1.5), lambda: self._end(worker, placement, router))
+                tenant = request.terms.tenant
+                self.after(self._random.uniform(0.5, 1.5), lambda: self._end(worker, tenant, placement, router))
                 return
             self.seen.refused.append((self.now_s, worker.name, placement.status_version))
             router.dispatcher.complete(placement.handoff_id, Outcome.FAILED, 0, now)
@@ -243,8 +253,8 @@ class RouterFleet:
 
         return arrive
 
-    def _end(self, worker: SlotWorker, placement: Placement, router: Router) -> None:
-        worker.num_running -= 1
+    def _end(self, worker: SlotWorker, tenant: str, placement: Placement, router: Router) -> None:
+        worker.running[tenant] -= 1
         router.dispatcher.complete(placement.handoff_id, Outcome.FINISHED, 32, self.clock.now())
 
     def _report(self) -> None:
@@ -254,7 +264,7 @@ class RouterFleet:
                 worker.name,
                 version=next(worker.versions),
                 max_num_seqs=NUM_SLOTS,
-                num_running=worker.num_running,
+                num_running=worker.running.total(),
                 num_routers=len(alive),
                 placing_routers=worker.feed.placing_routers(now),
             )

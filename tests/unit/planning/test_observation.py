@@ -7,12 +7,14 @@ import dataclasses
 import pytest
 
 from stratos.core.fleet import Fleet, FleetWorker, QueueDepth, SleepState
+from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import Work, WorkerRole
+from stratos.core.requests.limits import BATCH_CLASS
 from stratos.planning.demand import Reason, measure, num_wanted
 from stratos.planning.fleet_sum import sum_fleets
 from stratos.planning.observation import count_states, observe
 from stratos.planning.planner import Direction, PoolPlanner
-from stratos.planning.settings import PoolBounds, PoolConfig, PoolKey, check_pools
+from stratos.planning.settings import PlannerConfig, PoolBounds, PoolConfig, PoolKey, check_pools
 from tests.support.worlds.fleet_samples import IDENTITY, MODEL, ledger, make_status
 
 OTHER = "cd" * 32
@@ -70,6 +72,33 @@ def test_prefill_backlog_is_what_prefill_workers_have_queued_and_embeddings_that
     assert measure(found, config(PREFILL)).scarcest is Reason.PREFILL_TOKENS
     assert num_wanted(found, config(PREFILL)) == 3
     assert observe(fleet, DECODE_POOL).queue_depth == 40
+
+
+@pytest.mark.parametrize(("is_clear", "num_wanted_more"), [(False, 70), (True, 66)])
+def test_lines_that_leave_a_worker_to_others_want_no_further_one(is_clear: bool, num_wanted_more: int) -> None:
+    """They would run there: it is for the sake of others that they wait."""
+    lines = dataclasses.replace(waiting(60), priority_class=BATCH_CLASS)
+    workers = worker("decode-0", num_running=8), worker("decode-1", num_running=4, is_clear=is_clear)
+    found = observe(Fleet(queues=(waiting(10), lines), workers=workers), DECODE_POOL)
+    assert (found.queue_depth, found.queued_tokens) == (num_wanted_more, 100 * num_wanted_more)
+    alone = observe(Fleet(queues=(waiting(70),), workers=workers), DECODE_POOL)
+    assert alone.queue_depth == 70, "requests of other classes may run there"
+
+
+def test_workers_that_batches_leave_to_others_are_beside_those_that_keep_their_windows() -> None:
+    due = GatewayLoad(gateway="g", model_digest=MODEL, num_batch_lines_due=1500)
+    told = dataclasses.replace(config(DECODE), planner=PlannerConfig(batch_lines_per_worker=1000))
+    for is_clear, num_spare in ((False, 0), (True, -1)):
+        workers = worker("decode-0"), worker("decode-1", is_clear=is_clear)
+        found = observe(Fleet(workers=workers, gateways=(due,)), DECODE_POOL)
+        assert measure(found, told).num_spare == num_spare
+        assert num_wanted(found, told) == 2 - num_spare
+
+
+def test_any_router_may_keep_a_worker_clear() -> None:
+    """The one that is active for its model knows."""
+    fleets = [Fleet(workers=(worker("decode-0", is_clear=is_clear),)) for is_clear in (False, True, False)]
+    assert [one.is_clear for one in sum_fleets(fleets).workers] == [True]
 
 
 def test_a_model_at_zero_is_woken_while_another_lives() -> None:

@@ -19,12 +19,13 @@ from random import Random
 
 from stratos.common.bugs import report_bug
 from stratos.common.errors import Draining, StratosError
-from stratos.core.fleet import QueueDepth, WorkerStatus
+from stratos.core.fleet import FleetWorker, QueueDepth, WorkerStatus
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.core.requests.convictions import ConvictionConfig, ConvictionTable, ConvictionUpdate, prompt_refused
 from stratos.routing.admission import Ask
 from stratos.routing.bookings import Booking
 from stratos.routing.dispatch.booking_desk import BookingDesk
+from stratos.routing.dispatch.clear_workers import ClearWorkers
 from stratos.routing.dispatch.explanations import Explanations
 from stratos.routing.dispatch.fleet_bounds import FleetBounds
 from stratos.routing.dispatch.intake import Intake, check_request
@@ -78,6 +79,7 @@ class Dispatcher:
         self._queue = PlacementQueue(config.queue)
         self._intake = Intake(fleet, self._queue, MemoryPressure(config.queue.shed_from_pressure, rng))
         self._max_waiting_per_worker = config.admission.max_waiting_per_worker
+        self._clear = ClearWorkers(config.admission)
         self._suspects = SuspectHolds(config.suspects)
         self._convictions = ConvictionTable(config.convictions)
         reservations = Reservations(fleet.bookings)
@@ -107,6 +109,7 @@ class Dispatcher:
         check_request(request)
         if self._convictions.holds(*_prompt_of(request), now):
             raise prompt_refused()
+        self._clear.note(request, now)
         ask = Ask(request=request, max_waiting_per_worker=self._max_waiting(request))
         ticket, displaced = self._intake.push(ask, now)
         ticket.ask = ask
@@ -132,7 +135,9 @@ class Dispatcher:
         if expired := self._queue.expire(now, self._is_woken_for, None if most is None else MAX_EXPIRED):
             explanations = Explanations(self.fleet.views(now), self.policies, self._rng)
             for ticket in expired:
-                error = wait_too_long(ticket, now) or explanations.timeout(self._ask(ticket), now - ticket.arrived)
+                ask = self._clear.apart(self._ask(ticket), self.fleet.views(now), now)
+                ask = replace(ask, closed=ask.clear)
+                error = wait_too_long(ticket, now) or explanations.timeout(ask, now - ticket.arrived)
                 error.after_s = self._queue.wait_s(ticket.request, now)
                 yield self._refused(ticket, error, now)
 
@@ -181,6 +186,12 @@ class Dispatcher:
         """Queues with waiting requests."""
         return self._queue.depths(now)
 
+    def workers(self, now: float) -> tuple[FleetWorker, ...]:
+        """The fleet, with those that are kept clear of the lowest class now."""
+        found = self.fleet.workers(now)
+        clear = self._clear.all(self.fleet.views(now), now)
+        return tuple(replace(one, is_clear=one.ref.incarnation in clear) for one in found) if clear else found
+
     def pressures(self, now: float) -> dict[str, float]:
         """How full the KV pools of each model are."""
         return pressures(self.fleet.views(now))
@@ -202,7 +213,8 @@ class Dispatcher:
             return report_bug(_log, f"in the placement of request {ticket.request.request_id}")
 
     def _try(self, now: float, ticket: Ticket) -> Placement | PlacementVerdict:
-        ask, views = self._ask(ticket), self.fleet.views(now)
+        views = self.fleet.views(now)
+        ask = self._clear.apart(self._ask(ticket), views, now)
         preferred = self._desk.preferred_prefill(ticket.request)
         choice = self._placer.choose(ticket, ask, views, self.fleet.version, preferred_prefill=preferred)
         if not isinstance(choice, EndpointChoice):
@@ -210,7 +222,8 @@ class Dispatcher:
         return self._desk.book(choice, ticket, ask.need(choice.worker).num_blocks, now, self._queue.tag(ticket))
 
     def _reserve(self, now: float, ticket: Ticket) -> None:
-        self._placer.reserve(ticket, self._ask(ticket), self.fleet.views(now))
+        views = self.fleet.views(now)
+        self._placer.reserve(ticket, self._clear.apart(self._ask(ticket), views, now), views)
 
     def _ask(self, ticket: Ticket) -> Ask:
         """The same as before, unless the first prefill worker of the model came or the last one went."""

@@ -14,7 +14,11 @@ from stratos.routing.policy.policies import Policies
 
 MAX_EXPLAINED = 16
 """Kinds of requests that are explained in one turn: each costs a choice."""
-COUNTED = {Rejection.OUT: "not answering or draining", Rejection.MODEL: "of another model"}
+COUNTED = {
+    Rejection.OUT: "not answering or draining",
+    Rejection.MODEL: "of another model",
+    Rejection.CLEAR: "left to higher classes",
+}
 """Words for people in place of the reason's own."""
 
 
@@ -37,7 +41,7 @@ class Explanations:
         """The answer to a request whose time is over."""
         request = ask.request
         terms = (request.model_digest, request.work, request.num_choices, request.terms.adapter.digest)
-        kind = (*terms, request.required_features, request.excluded_incarnations, bool(request.refusals))
+        kind = (*terms, request.required_features, request.excluded_incarnations, bool(request.refusals), ask.closed)
         if kind not in self._reasons and len(self._reasons) < MAX_EXPLAINED:
             self._reasons[kind] = self._why_not(ask)
         why = self._reasons.get(kind, "its workers were full")

@@ -16,7 +16,9 @@ from stratos.routing.filters import Rejection
 from stratos.routing.picker import Refusal
 from stratos.routing.queueing.ticket import PlacementVerdict
 
-_NOT_CANDIDATES = frozenset({Rejection.MODEL, Rejection.OUT, Rejection.SPOT, Rejection.RESERVED, Rejection.BATCH_SLOTS})
+_NOT_CANDIDATES = frozenset(
+    {Rejection.MODEL, Rejection.OUT, Rejection.SPOT, Rejection.RESERVED, Rejection.CLEAR, Rejection.BATCH_SLOTS}
+)
 
 
 class FullModels:

@@ -74,7 +74,7 @@ class Placer:
             preferred_prefill: incarnation that has computed its prompt before.
         """
         ask = _excluding(ask, still_excluded(ask.request, views, ticket.asked_at))
-        ask = _closing(ask, self._reservations.closed_to(ticket))
+        ask = _closing(ask, self._reservations.closed_to(ticket) | ask.clear)
         fleet = _Fleet(views, version, preferred_prefill)
         holders = self._suspects.workers()
         if not holders and not ask.request.is_suspect:
@@ -140,11 +140,15 @@ class Placer:
         """Keep room for a blocked request at the worker where it is expected to fit first."""
         held = views.get(self._reservations.held_by(ticket))
         if held is not None:
-            if is_candidate(held, ask):
+            if held.ref.incarnation not in ask.clear and is_candidate(held, ask):
                 return
         elif not self._reservations.may_hold(ticket, views):
             return  # before workers are looked at one by one
-        pool = [view for view in views.pool_of(ask.request) if may_vanish(view, ask) is None]
+        pool = [
+            view
+            for view in views.pool_of(ask.request)
+            if may_vanish(view, ask) is None and view.ref.incarnation not in ask.clear
+        ]
         if len(pool) > MAX_RESERVABLE:
             has_table = ask.num_slots == 1 and ask.request.work is not Work.EMBEDDING
             roomiest = self._rooms.roomiest(ask, MAX_RESERVABLE) if has_table else []

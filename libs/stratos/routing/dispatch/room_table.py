@@ -15,7 +15,7 @@ from typing import NamedTuple
 from stratos.core.rules.admission import KvNeed, output_blocks
 from stratos.routing.admission import Ask, kv_capacity
 from stratos.routing.dispatch.pool_room import PoolRoom, Room
-from stratos.routing.filters import Rejection, has_adapter_slot
+from stratos.routing.filters import Rejection, has_adapter_slot, is_open
 from stratos.routing.fleet_views import FleetViews
 from stratos.routing.worker_view import WorkerView
 
@@ -73,14 +73,14 @@ class RoomTable:
             if _fits(room, need) and view.ref.incarnation not in closed and has_adapter_slot(view, ask) is None:
                 found.append(view)
         if not found:
-            self._count(pool, closed)
+            self._count(pool, ask)
         return found
 
     def left_out(self, ask: Ask, candidates: Sequence[WorkerView], count: int) -> list[tuple[WorkerView, Rejection]]:
         """Some workers that are not among a request's candidates, each with what it lacked; those of the last look."""
         named = {view.ref.incarnation for view in candidates}
         others = (found for found in self._pool(kind_of(ask, 0)).rejected() if found[0].ref.incarnation not in named)
-        return list(islice(others, count))
+        return [(view, is_open(view, ask) or reason) for view, reason in islice(others, count)]
 
     def kind_of(self, ask: Ask) -> NeedKind:
         """The kind of a request's needs; outputs longer than any worker expects are one."""
@@ -120,12 +120,12 @@ class RoomTable:
             pool.update(self._views, kind.model_digest)
         return pool
 
-    def _count(self, pool: PoolRoom, closed: frozenset[str]) -> None:
+    def _count(self, pool: PoolRoom, ask: Ask) -> None:
         self.rejections.update(pool.rejections)
-        if closed:
-            num_closed = sum(room[2].ref.incarnation in closed for room in pool.rooms)
-            self.rejections[Rejection.RESERVED] += num_closed
-            self.rejections[Rejection.KV_ROOM] -= num_closed
+        for *_, view in pool.rooms if ask.closed else ():
+            if (reason := is_open(view, ask)) is not None:
+                self.rejections[reason] += 1
+                self.rejections[Rejection.KV_ROOM] -= 1
 
 
 def kind_of(ask: Ask, most_output_tokens: int) -> NeedKind:

@@ -146,6 +146,13 @@ def _worker_key(worker_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(worker_id.encode(), digest_size=8).digest(), "little")
 
 
+def score_clear(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
+    """1 where no request of the lowest class runs that this router placed; to one of that class all are alike."""
+    if context.request.takes_spot:
+        return [1.0] * len(views)
+    return [float(not view.held.num_lowest_seqs) for view in views]
+
+
 SCORERS: MappingProxyType[str, Scorer] = MappingProxyType(
     {
         "load": score_load,
@@ -160,6 +167,7 @@ SCORERS: MappingProxyType[str, Scorer] = MappingProxyType(
         "prefix": score_prefix,
         "first_token": score_first_token,
         "session": score_session,
+        "clear": score_clear,
     }
 )
 INDEXED_SCORERS = frozenset({"prefix", "first_token"})

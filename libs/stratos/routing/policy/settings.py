@@ -30,9 +30,16 @@ NAMED = MappingProxyType(
         "least_loaded": PolicyConfig(scorers={"load": 1.0}),
         "session_affinity": PolicyConfig(scorers={"session": 1.0}),
         "prefix": PolicyConfig(
-            scorers={"first_token": 2.0, "free_slots": 1.0, "adapter": 0.5, "prefix": 0.5, "session": 0.1}
+            scorers={
+                "first_token": 2.0,
+                "free_slots": 1.0,
+                "adapter": 0.5,
+                "prefix": 0.5,
+                "session": 0.1,
+                "clear": 0.5,
+            }
         ),
-        "balanced": PolicyConfig(scorers={"load": 2.0, "free_kv": 1.0, "adapter": 1.0}),
+        "balanced": PolicyConfig(scorers={"load": 2.0, "free_kv": 1.0, "adapter": 1.0, "clear": 0.5}),
     }
 )
 """Policies that have a name without being configured; docs/routing.md compares them."""

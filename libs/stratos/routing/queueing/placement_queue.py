@@ -42,9 +42,11 @@ class ModelQueue:
 
     def wait_s(self, request: PlacementRequest, now: float) -> float:
         """How long a new request would wait: all of its class and of higher ones go first."""
-        before = [queue for queue in self.classes[: self.classes.index(self.class_of(request)) + 1] if len(queue)]
+        place = self.classes.index(self.class_of(request))
+        before = [queue for queue in self.classes[: place + 1] if len(queue)]
         oldest_s = max((now - oldest.arrived for queue in before if (oldest := queue.oldest())), default=0.0)
-        return self._pace.wait_s(sum(map(len, before)), oldest_s, now)
+        top = 0 if any(map(len, self.classes[:place])) else place
+        return self._pace.wait_s(sum(map(len, before)), oldest_s, now, top)
 
     def num_before(self, ticket: Ticket) -> int:
         """Requests of its class that came before a waiting one, and all of higher classes."""
@@ -72,7 +74,7 @@ class ModelQueue:
         """Place one request: an aged one when the quota allows, else by class."""
         found = self._dispatch(now, place, reserve, bounds)
         if found is not None:
-            self._pace.note_dispatch(now)
+            self._pace.note_dispatch(self.classes.index(self.class_of(found.ticket.request)), now)
         return found
 
     def _dispatch(self, now: float, place: Place[T], reserve: Reserve, bounds: PromptBounds) -> Dispatched[T] | None:

@@ -296,20 +296,22 @@ class QueueDepth(_message.Message):
     def __init__(self, model_digest: _Optional[str] = ..., priority_class: _Optional[int] = ..., num_requests: _Optional[int] = ..., num_tokens: _Optional[int] = ..., oldest_ms: _Optional[int] = ..., work: _Optional[_Union[Work, str]] = ...) -> None: ...
 
 class FleetWorker(_message.Message):
-    __slots__ = ("status", "is_live", "out_reason", "age_ms", "num_booked", "worker")
+    __slots__ = ("status", "is_live", "out_reason", "age_ms", "num_booked", "worker", "is_clear")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     IS_LIVE_FIELD_NUMBER: _ClassVar[int]
     OUT_REASON_FIELD_NUMBER: _ClassVar[int]
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
     NUM_BOOKED_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
+    IS_CLEAR_FIELD_NUMBER: _ClassVar[int]
     status: _worker_pb2.WorkerStatus
     is_live: bool
     out_reason: str
     age_ms: int
     num_booked: int
     worker: _common_pb2.WorkerRef
-    def __init__(self, status: _Optional[_Union[_worker_pb2.WorkerStatus, _Mapping]] = ..., is_live: _Optional[bool] = ..., out_reason: _Optional[str] = ..., age_ms: _Optional[int] = ..., num_booked: _Optional[int] = ..., worker: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ...) -> None: ...
+    is_clear: bool
+    def __init__(self, status: _Optional[_Union[_worker_pb2.WorkerStatus, _Mapping]] = ..., is_live: _Optional[bool] = ..., out_reason: _Optional[str] = ..., age_ms: _Optional[int] = ..., num_booked: _Optional[int] = ..., worker: _Optional[_Union[_common_pb2.WorkerRef, _Mapping]] = ..., is_clear: _Optional[bool] = ...) -> None: ...
 
 class GetFleetResponse(_message.Message):
     __slots__ = ("queues", "workers", "gateways")
