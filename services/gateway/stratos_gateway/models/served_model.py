@@ -156,12 +156,16 @@ class ServedModel:
             BadRequest: empty or too long.
         """
         if isinstance(prompt, tuple):
-            self._check(len(prompt), "prompt")
-            return prompt
+            return self.checked(prompt)
         text = prompt
         is_short = len(text) <= INLINE_CHARS
         encode = partial(self.tokenizer.encode, text, add_special_tokens=adds_special)
         return await self._encode(text, encode, "prompt", is_short=is_short)
+
+    def checked(self, prompt_ids: tuple[int, ...]) -> tuple[int, ...]:
+        """The ids of a plain prompt as they are; raises ``BadRequest`` where they are none, or too many."""
+        self._check(len(prompt_ids), "prompt")
+        return prompt_ids
 
     async def encode_pair(self, pair: Pair) -> tuple[int, ...]:
         """Ids of the prompt that asks whether a document answers a query.
