@@ -391,4 +391,4 @@ def _has_room(tokens: ContinuationTokens | None, num_tokens: int) -> bool:
 
 
 def _longest(choices: Sequence[ChoiceState]) -> int:
-    return max((len(choice.emitted_ids) for choice in choices), default=0)
+    return max([len(choice.emitted_ids) for choice in choices]) if choices else 0

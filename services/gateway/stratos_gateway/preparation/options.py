@@ -14,6 +14,9 @@ from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.requests import GenerationOptions
 
+_FREE_ENDS = frozenset({FinishReason.EXHAUSTED})
+_BOUNDED_ENDS = frozenset({FinishReason.EXHAUSTED, FinishReason.LENGTH})
+
 
 def check_request(
     options: GenerationOptions, prompts: Sequence[Sequence[int]], plan: Plan, prompt_param: str, num_prior: int = 0
@@ -95,7 +98,7 @@ def open_ends(
 ) -> frozenset[FinishReason]:
     """Ends of a choice behind which more was asked for: no room for its KV, or the most that the plan allows."""
     is_bounded = sampling.max_tokens < _num_wanted(options, num_prompt_tokens, model)
-    return frozenset({FinishReason.EXHAUSTED, *([FinishReason.LENGTH] if is_bounded else [])})
+    return _BOUNDED_ENDS if is_bounded else _FREE_ENDS
 
 
 def num_prompt_logprobs(options: GenerationOptions) -> int | None:
