@@ -45,7 +45,8 @@ def bearer_key(headers: Mapping[str, str]) -> str:
 
 def sent_key(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """``bearer_key`` of an ASGI scope's headers, whose first one of a name counts; raises the same."""
-    authorization = other = None
+    authorization: str | None = None
+    other: str | None = None
     for name, value in headers:
         if name == b"authorization":
             authorization = str(value, "latin-1")
