@@ -7,6 +7,7 @@ send a request to a worker that has less of its prompt than was thought.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 from stratos.core.kv import KvIdentity
 
 SHORT_HASH_BYTES = 8
+_SHORT_OF_WHOLE = "Q24x"
+"""A number of 64 bits, and the rest of a hash of 32 bytes."""
 
 
 def short_hash(block_hash: bytes) -> int:
@@ -22,8 +25,9 @@ def short_hash(block_hash: bytes) -> int:
 
 
 def short_hashes(hashes: Iterable[bytes]) -> tuple[int, ...]:
-    """Short hashes of the blocks of a chain."""
-    return tuple(map(short_hash, hashes))
+    """Short hashes of the blocks of a chain: of all of them at once, as a prompt may have many."""
+    chain = tuple(hashes)
+    return struct.unpack(f"<{_SHORT_OF_WHOLE * len(chain)}", b"".join(chain))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

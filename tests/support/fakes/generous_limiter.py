@@ -14,6 +14,7 @@ class GenerousLimiter:
 
     standings: Sequence[LimitStanding] = ()
     state: Sequence[object] = ()
+    claims: Sequence[object] = ("all",)
     settled: list[int] = field(default_factory=list)
 
     def claim(self, tenant: object, cost: object) -> GenerousLimiter:

@@ -11,10 +11,14 @@ from __future__ import annotations
 
 import enum
 import json
+from contextlib import suppress
 from dataclasses import fields
 from datetime import date, timedelta
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
+
+import orjson
 
 from stratos.common.changed import record
 from stratos.core.ledger.itls import Itls
@@ -144,7 +148,9 @@ TOKENS = "jwt"
 _DAY_MS = 24 * 3600 * 1000
 _PLAIN_TAG = tuple(f.name for f in fields(MeterTag) if f.name != "is_batch")  # which the amounts tell
 _compact = json.JSONEncoder(separators=(",", ":")).encode  # ``json.dumps`` makes an encoder for each call
+_TOLD_TAG = tuple(name for name in _PLAIN_TAG if name not in ("model", "adapter", "key_id"))  # others are in the group
 _STAGES = ("queue_us", "prefill_us", "decode_us")
+_told_tag, _stages = attrgetter(*_TOLD_TAG), attrgetter(*_STAGES)
 
 
 def day_of(unix_ms: int) -> str:
@@ -176,14 +182,18 @@ def entry_to_text(entry: LedgerEntry) -> str:
         "outcome": entry.outcome.value,
         "rank": entry.rank,
         "subject": entry.tag.key_id if entry.tag.key_id != summed_key(entry.tag.key_id) else "",
-        **{name: getattr(entry.tag, name) for name in _PLAIN_TAG if name not in ("model", "adapter", "key_id")},
-        **{name: getattr(entry.stages, name) for name in _STAGES},
+        **dict(zip(_TOLD_TAG, _told_tag(entry.tag), strict=True)),
+        **dict(zip(_STAGES, _stages(entry.stages), strict=True)),
         "ttft_us": entry.times.ttft_us,
         "itl_us": entry.times.itl_us,
         "w": None if entry.window is None else _share_to_json(entry.window),
         "p": entry.prefix_hashes,
     }
-    return _compact({k: v for k, v in value.items() if v})
+    given = {name: part for name, part in value.items() if part}
+    with suppress(orjson.JSONEncodeError):  # a number of more than 64 bits
+        if (text := orjson.dumps(given)).isascii():
+            return text.decode()
+    return _compact(given)
 
 
 def measures_from_text(text: str) -> dict[str, int]:

@@ -78,6 +78,8 @@ class ItlCounter:
 
 def _joined(counts: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
     """Counts in at most ``MAX_STEPS`` steps: by twos, by fours, and so on, each at the upper end."""
+    if len(counts) <= MAX_STEPS:  # as of nearly all answers
+        return tuple(sorted(counts.items()))
     width, joined = 1, Counter(counts)
     while len(joined) > MAX_STEPS:
         width, joined = 2 * width, Counter()

@@ -55,7 +55,7 @@ def request_receipt(
     Raises:
         KeyError: a section that is not in the table.
     """
-    if unknown := set(sections) - set(SECTIONS):
+    if unknown := sections.keys() - SECTIONS.keys():
         raise KeyError(f"no section of a receipt: {', '.join(sorted(unknown))}")
     told = {name: sections[name] for name in SECTIONS if name in sections}
     text = orjson.dumps(told)

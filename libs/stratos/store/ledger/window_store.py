@@ -8,6 +8,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from stratos.common.changed import record
 from stratos.core.ledger.entry import LedgerEntry, day_of
 from stratos.core.ledger.steps import bound_us
 from stratos.core.ledger.windows import PromiseWindow
@@ -19,7 +20,7 @@ from stratos.store.redis import translate_redis_errors
 _COUNTS = ("num_ttft", "num_ttft_over", "num_itl", "num_itl_over", "stake", "credit")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True, kw_only=False)
 class WindowName:
     """Which window of which tenant."""
 

@@ -34,6 +34,8 @@ def split_name(name: str) -> tuple[str, str]:
 
 def pinned(name: str) -> tuple[str, str] | None:
     """Model and first digits of ``base@3f9a12cd``; ``None`` for what pins no revision."""
+    if "@" not in name:
+        return None
     model, tag = split_name(name)
     return (model, tag) if model and _DIGITS.match(tag) else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from ipaddress import ip_address
 from typing import Protocol
 
@@ -40,9 +40,25 @@ def bearer_key(headers: Mapping[str, str]) -> str:
     Raises:
         InvalidApiKey: there is none, or the header is malformed.
     """
-    authorization = headers.get("authorization")
+    return _key_of(headers.get("authorization"), headers.get("x-api-key", ""))
+
+
+def sent_key(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """``bearer_key`` of an ASGI scope's headers, whose first one of a name counts; raises the same."""
+    authorization: str | None = None
+    other: str | None = None
+    for name, value in headers:
+        if name == b"authorization":
+            authorization = str(value, "latin-1")
+            break
+        if name == b"x-api-key" and other is None:
+            other = str(value, "latin-1")
+    return _key_of(authorization, other or "")
+
+
+def _key_of(authorization: str | None, other: str) -> str:
     if authorization is None:
-        authorization = f"bearer {headers.get('x-api-key', '')}"
+        authorization = f"bearer {other}"
     scheme, _, key = authorization.partition(" ")
     key = key.strip()
     if scheme.lower() != "bearer" or not key:

@@ -85,6 +85,8 @@ class Place(AbstractContextManager["Place"]):
             num_changes: of tenants, keys and blocks so far.
         """
         changes, num_asked = self._looked
+        if changes == num_changes and num_asked == len(self.refusals):
+            return None
         for refusal in self.refusals[num_asked if changes == num_changes else 0 :]:
             if (error := refusal()) is not None:
                 return error  # the next one who looks is told the same
@@ -115,6 +117,8 @@ class _EndsBy(AbstractContextManager[None]):
 
 class _EndsTask(TaskEnd):
     """Inside, what the current task awaits ends with a place."""
+
+    __slots__ = ("_admission", "_outer", "_place")
 
     def __init__(self, admission: Admission, place: Place) -> None:
         super().__init__()

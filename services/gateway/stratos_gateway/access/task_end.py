@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 
 class TaskEnd:
@@ -14,10 +14,12 @@ class TaskEnd:
     A task of its own around the work would do as well, and costs each request one.
     """
 
+    __slots__ = ("_error", "_is_over", "_task")
+
     def __init__(self) -> None:
         task = asyncio.current_task()
         assert task is not None, "made by the task that is to be ended"
-        self._task = task
+        self._task: asyncio.Task[Any] = task
         self._error: Exception | None = None
         self._is_over = False
 
@@ -49,6 +51,8 @@ class EndsLate(TaskEnd):
         timeout_s: seconds from the beginning of the block; ``None`` is for ever.
         make_error: makes what is raised then; called at that moment.
     """
+
+    __slots__ = ("_make_error", "_timeout_s", "_timer")
 
     def __init__(self, timeout_s: float | None, make_error: Callable[[], Exception]) -> None:
         super().__init__()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.types import Send
@@ -13,7 +13,7 @@ from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest
 from stratos.core.requests.limits import DEADLINE_MS, MAX_DEADLINE_DIGITS
 from stratos.core.tenant import Tenant
-from stratos_gateway.access.auth import Authenticator, bearer_key, check_address
+from stratos_gateway.access.auth import Authenticator, check_address, sent_key
 from stratos_gateway.access.body_places import BodyPlaces
 from stratos_gateway.access.concurrency import Admission, Place
 from stratos_gateway.answering.request import ClientRequest
@@ -23,10 +23,10 @@ from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import patient_send
 
 HEADER = "x-stratos-deadline-ms"
+_RAW_HEADER = HEADER.encode()
 
 
-@dataclass(frozen=True, slots=True)
-class TimeAllowed:
+class TimeAllowed(NamedTuple):
     """Seconds from a request's arrival."""
 
     first_token_s: float
@@ -44,10 +44,10 @@ def time_allowed(request: Request, most: TimeAllowed) -> TimeAllowed:
     Raises:
         BadRequest: the header is not a whole number in its range.
     """
-    values = request.headers.getlist(HEADER)
+    values = [value for name, value in request.scope["headers"] if name == _RAW_HEADER]
     if not values:
         return most
-    text = values[0] if len(values) == 1 else ""
+    text = str(values[0], "latin-1") if len(values) == 1 else ""
     is_number = text.isascii() and text.isdigit() and len(text) <= MAX_DEADLINE_DIGITS
     if not is_number or not DEADLINE_MS.minimum <= int(text) <= DEADLINE_MS.maximum:
         low, high = int(DEADLINE_MS.minimum), int(DEADLINE_MS.maximum)
@@ -77,7 +77,7 @@ class Edge:
             PermissionDenied: the key may not be used from the client's address.
         """
         exchange = exchange_of(http)
-        tenant = await self.authenticator.authenticate(bearer_key(http.headers))
+        tenant = await self.authenticator.authenticate(sent_key(http.scope["headers"]))
         exchange.note_tenant(tenant.name, tenant.key_id, tenant.plan.name, tenant.priority_class)
         check_address(tenant, exchange.client)
         return tenant

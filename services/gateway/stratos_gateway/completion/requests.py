@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
+from stratos.common.changed import changed
 from stratos.common.errors import BadRequest
 from stratos.core.requests.limits import check_num_choices, check_number, check_token_ids
-from stratos_gateway.openai.fields import Fields, ignored_fields
+from stratos_gateway.openai.fields import Fields, PlainFields, asked_beside, ignored_fields
 from stratos_gateway.openai.requests import BestOf, GenerationBody, GenerationOptions, shared_options
 
 DEFAULT_MAX_TOKENS = 16
@@ -15,11 +18,34 @@ DEFAULT_MAX_TOKENS = 16
 
 
 def parse_completion(body: dict[str, Any], vocab_size: int) -> GenerationBody:
-    """Check a body.
+    """Check a body; what many ask for beside their prompt is read once.
 
     Raises:
         BadRequest: says which parameter is wrong, and how.
     """
+    asked = asked_beside(body, "prompt")
+    shared = None if asked is None else _read_beside(asked, vocab_size)
+    if shared is None:
+        return _parsed(body, vocab_size)
+    prompts = _prompts(body.get("prompt"), vocab_size)
+    _check_num_choices(prompts, shared.options)
+    return changed(shared, prompts=prompts)
+
+
+@lru_cache(maxsize=1024)
+def _read_beside(asked: PlainFields, vocab_size: int) -> GenerationBody | None:
+    """A body without its prompt; ``None`` where it is refused, which the whole body tells in its order."""
+    try:
+        return _parsed({"prompt": "", **{name: value for name, _, value in asked}}, vocab_size)
+    except BadRequest:
+        return None
+
+
+def _check_num_choices(prompts: Sequence[object], options: GenerationOptions) -> None:
+    check_num_choices(len(prompts), options.n, "n" if options.best is None else "best_of")
+
+
+def _parsed(body: dict[str, Any], vocab_size: int) -> GenerationBody:
     fields = Fields(body)
     for name in ("prompt_embeds", "suffix"):
         fields.refuse(name, "")
@@ -39,7 +65,7 @@ def parse_completion(body: dict[str, Any], vocab_size: int) -> GenerationBody:
         options = replace(options, num_echo_logprobs=options.num_logprobs)
     if best_of is not None and best_of != options.n:
         options = _best_of(options, int(best_of))
-    check_num_choices(len(prompts), options.n, "n" if options.best is None else "best_of")
+    _check_num_choices(prompts, options)
     return GenerationBody(
         options=options,
         prompts=prompts,
@@ -73,6 +99,8 @@ def _prompts(value: Any, vocab_size: int) -> tuple[str | tuple[int, ...], ...]:
         return (value,)
     if not isinstance(value, list) or not value:
         raise BadRequest("prompt must be a string, a list of strings, token ids or lists of token ids", param="prompt")
+    if type(value[0]) is int:
+        return (check_token_ids(value, vocab_size, "prompt"),)
     if isinstance(value[0], str | list):
         check_num_choices(len(value), 1)
     if all(isinstance(entry, str) for entry in value):

@@ -45,7 +45,7 @@ class Leniently(AbstractContextManager[list[str]]):
 
     def __enter__(self) -> list[str]:
         """The list."""
-        unknown = list[str]()
+        unknown: list[str] = []
         self._token = UNKNOWN.set(unknown if self._is_lenient else None)
         return unknown
 

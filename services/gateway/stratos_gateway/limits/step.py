@@ -37,8 +37,11 @@ class LimitsStep(Step):
         prepared = request.prepared
         cost = Cost(num_tokens=prepared.num_tokens, num_sequences=prepared.num_sequences, model=prepared.base_model)
         reservation = self._limiter.claim(request.tenant, cost)
-        reservation.end = request.place.end_if_open
         request.num_claimed_tokens = cost.num_tokens
+        if not reservation.claims:  # a plan without limits: nothing is taken, and nothing settled
+            self._tell(request, reservation)
+            return None
+        reservation.end = request.place.end_if_open
         return _Reserved(self, request, reservation)
 
     async def take(self, request: ClientRequest[Any], reservation: LimitReservation) -> None:
@@ -53,8 +56,11 @@ class LimitsStep(Step):
             request.num_claimed_tokens = 0  # what is refused here, or was left while it waited, computes nothing
             raise
         finally:
-            request.exchange.headers += request.notices + self._headers(request, reservation)
-            request.trail["limits"] = reservation.state
+            self._tell(request, reservation)
+
+    def _tell(self, request: ClientRequest[Any], reservation: LimitReservation) -> None:
+        request.exchange.headers += request.notices + self._headers(request, reservation)
+        request.trail["limits"] = reservation.state
 
     def _headers(self, request: ClientRequest[Any], reservation: LimitReservation) -> Headers:
         standings, prefix = reservation.standings, request.exchange.error_form.limits_prefix

@@ -116,6 +116,8 @@ class ModelCatalogue:
         try:
             if not isinstance(name, str):
                 raise _unknown("")
+            if (served := self._now(tenant, name, session, begun)) is not None:  # as nearly always
+                return Lookup(served, ModelTarget(name=name, served=served))
             target = await self.resolve(tenant, name, session, begun)
         except StratosError as error:
             return Lookup(self.models.home, error)
@@ -162,12 +164,12 @@ class ModelCatalogue:
 
     def refusal(self, target: ModelTarget) -> PermissionDenied | None:
         """Why what runs on a target may not go on: it was blocked since."""
-        is_blocked = self._blocks.is_model_blocked(target.served.base.name) or (
-            self._blocks.is_model_blocked(target.name)
-            if target.owner is None
-            else self._blocks.is_adapter_blocked(target.owner, target.name)
-        )
-        return _refused(target.name) if is_blocked else None
+        blocks, name, base_name = self._blocks, target.name, target.served.base.name
+        if blocks.is_model_blocked(base_name):
+            return _refused(name)
+        if target.owner is not None:
+            return _refused(name) if blocks.is_adapter_blocked(target.owner, name) else None
+        return _refused(name) if name != base_name and blocks.is_model_blocked(name) else None
 
     async def list(self, tenant: Tenant) -> list[dict[str, Any]]:
         """The tenant's models in OpenAI's shape: base models, aliases, adapters; without those that are refused."""
@@ -281,7 +283,8 @@ class ModelCatalogue:
 
     def _check_open(self, name: str, served: ServedModel) -> None:
         """Refuse what is blocked, under the name that was asked for or its own."""
-        if self._blocks.is_model_blocked(name) or self._blocks.is_model_blocked(served.base.name):
+        base_name = served.base.name
+        if self._blocks.is_model_blocked(name) or (name != base_name and self._blocks.is_model_blocked(base_name)):
             raise _refused(name)
 
     def _pinned(self, name: str, digits: str) -> ServedModel | None:
@@ -324,8 +327,10 @@ class ModelCatalogue:
 
 def _may_use(tenant: Tenant, name: str) -> bool:
     """Whether a tenant and its key may use a name, or the model that is in front of its @."""
+    if tenant.may_use(name):
+        return True
     model, tag = split_name(name)
-    return tenant.may_use(name) or (bool(tag) and tenant.may_use(model))
+    return bool(tag) and tenant.may_use(model)
 
 
 def _base_entry(served: ServedModel) -> dict[str, Any]:

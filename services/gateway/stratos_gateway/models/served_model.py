@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from stratos.common.errors import BadRequest, ContextLengthExceeded, InvalidCheckpoint
@@ -21,6 +20,7 @@ from stratos.core.requests.limits import (
 from stratos.core.requests.tools import Tool
 from stratos.engine.checkpoint.quantisation_config import weights_label
 from stratos.text.chat_template import PLAIN_USE, ChatMessage, ChatTemplate, TemplateUse, read_template
+from stratos.text.encoding_threads import EncodingThreads
 from stratos.text.output.chat_format import ChatFormat, chat_format
 from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.models.base_model import BaseModel
@@ -58,6 +58,7 @@ class ServedModel:
     """How it judges documents; ``None`` when it does not."""
     default_max_tokens: int = 512
     """Output limit of a request that names none."""
+    threads: EncodingThreads = field(default_factory=EncodingThreads, compare=False, repr=False)
 
     @classmethod
     def load(cls, config: ModelConfig) -> ServedModel:
@@ -144,7 +145,7 @@ class ServedModel:
         assert self.template is not None, "it was encoded"
         told = tools if self.chat.is_native else ()
         written = self.chat.written(messages, tools)
-        return await asyncio.to_thread(self.template.encode_before, written, told, use, signs)
+        return await self.threads.run(partial(self.template.encode_before, written, told, use, signs))
 
     async def encode_prompt(self, prompt: str | tuple[int, ...], *, adds_special: bool = True) -> tuple[int, ...]:
         """Ids of a plain prompt, which speaks for itself: special tokens in it are read as such.
@@ -155,12 +156,16 @@ class ServedModel:
             BadRequest: empty or too long.
         """
         if isinstance(prompt, tuple):
-            self._check(len(prompt), "prompt")
-            return prompt
+            return self.checked(prompt)
         text = prompt
         is_short = len(text) <= INLINE_CHARS
         encode = partial(self.tokenizer.encode, text, add_special_tokens=adds_special)
         return await self._encode(text, encode, "prompt", is_short=is_short)
+
+    def checked(self, prompt_ids: tuple[int, ...]) -> tuple[int, ...]:
+        """The ids of a plain prompt as they are; raises ``BadRequest`` where they are none, or too many."""
+        self._check(len(prompt_ids), "prompt")
+        return prompt_ids
 
     async def encode_pair(self, pair: Pair) -> tuple[int, ...]:
         """Ids of the prompt that asks whether a document answers a query.
@@ -186,7 +191,7 @@ class ServedModel:
         is_short = sum(map(len, texts)) <= INLINE_CHARS
         encode = partial(self._encode_texts, inputs, adds_special=adds_special)
         with _too_long_as("input"):
-            encoded = encode() if is_short else await asyncio.to_thread(encode)
+            encoded = encode() if is_short else await self.threads.run(encode)
         check_input_lengths([len(ids) for ids in encoded], self.max_input_tokens, self.base.max_model_len)
         return encoded
 
@@ -210,9 +215,9 @@ class ServedModel:
             message = f"the prompt has at least {least} tokens, the limit is {self.max_input_tokens}"
             raise ContextLengthExceeded(message, param=param)
         with _too_long_as(param):
-            ids = encode() if is_short else await asyncio.to_thread(encode)
+            ids = tuple(encode()) if is_short else await self.threads.run(lambda: tuple(encode()))
         self._check(len(ids), param)
-        return tuple(ids)
+        return ids
 
     def _check(self, num_tokens: int, param: str) -> None:
         check_prompt_length(num_tokens, self.max_input_tokens, self.base.max_model_len, param)

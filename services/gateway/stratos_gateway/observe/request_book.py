@@ -111,7 +111,8 @@ class _AccessLine(logging.LogRecord):
 
     def __init__(self, text: str, members: Mapping[str, Any]) -> None:
         created = time.time()
-        self.__dict__.update(_BLANK, msg=text, created=created, msecs=int(created * 1000) % 1000 + 0.0, **members)
+        times = {"created": created, "msecs": int(created * 1000) % 1000 + 0.0}
+        self.__dict__ = {**_BLANK, **members, "msg": text, **times}
 
 
 _BLANK = vars(logging.LogRecord(_log.name, logging.INFO, "", 0, "", (), None))

@@ -32,8 +32,8 @@ from stratos_gateway.http.body import UNKNOWN
 from stratos_gateway.models.score_head import Pair
 from stratos_gateway.openai.fields import (
     HARMLESS_FIELDS,
+    OWN_FIELDS,
     SAMPLING_ROWS,
-    SESSION_FIELDS,
     Fields,
     PlainFields,
     WantedGrammar,
@@ -237,7 +237,7 @@ def shared_options(
 
     What a client asks for beside its prompt is the same in many requests, and is read once.
     """
-    left = None if fields.has_any(_OWN) else fields.plain_left()
+    left = None if fields.has_any(OWN_FIELDS) else fields.plain_left()
     if left is None or UNKNOWN.get() is not None:  # else fields that are not known are listed
         return read_options(fields, vocab_size, max_tokens, num_logprobs)
     return _options_of(left, vocab_size, max_tokens, num_logprobs)
@@ -260,8 +260,6 @@ def read_options(
     return take_options(fields, vocab_size, stream=stream, max_tokens=max_tokens, num_logprobs=num_logprobs, **shared)
 
 
-_OWN = frozenset({"seed", "continuation_token", *SESSION_FIELDS})
-"""Fields in which bodies differ that are alike else."""
 _RARELY_SHARED = frozenset({
     "prompt_logprobs", "n", "return_token_ids", "return_tokens_as_token_ids", "stream_options", "response_format",
     "structured_outputs", "truncate_prompt_tokens", "truncation_side", "skip_special_tokens",

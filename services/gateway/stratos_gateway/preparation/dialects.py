@@ -40,11 +40,6 @@ async def no_template(templates: PromptRenderer, body: Body, tenant: str) -> Bod
     return body
 
 
-async def complete_alone(kept: Responses, body: GenerationBody, tenant: Tenant) -> GenerationBody:
-    """The body of a dialect without state, as it is."""
-    return body
-
-
 async def keep_nothing(kept: Responses, body: GenerationBody, tenant: Tenant, renderer: Renderer, usage: Usage) -> None:
     """Do nothing: the client has all of the answer."""
 
@@ -102,8 +97,8 @@ class Dialect:
     """Renderer of an answer to a checked body, whose prompts have these texts."""
     name_param: Callable[[str], str] = str
     """The route's name for a field of a chat."""
-    complete: Callable[[Responses, GenerationBody, Tenant], Awaitable[GenerationBody]] = complete_alone
-    """Adds to a checked body what is kept of earlier ones."""
+    complete: Callable[[Responses, GenerationBody, Tenant], Awaitable[GenerationBody]] | None = None
+    """Adds to a checked body what is kept of earlier ones; ``None`` in a dialect without state."""
     keep: Callable[[Responses, GenerationBody, Tenant, Renderer, Usage], Awaitable[None]] = keep_nothing
     """Keeps an answer whose output has ended, before its client is told of the end."""
     fill: Callable[[PromptRenderer, Body, str], Awaitable[Body]] = no_template

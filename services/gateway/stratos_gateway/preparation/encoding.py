@@ -23,9 +23,12 @@ async def encode_prompts(
     """
     truncation = body.options.truncation
     if truncation is None:
-        found = list[tuple[int, ...]]()
+        found: list[tuple[int, ...]] = []
         for prompt in body.prompts:  # a comprehension that waits is a coroutine of its own
-            found.append(await _encode(model, body, prompt))
+            if isinstance(prompt, tuple):  # which need not be waited for
+                found.append(model.checked(prompt))
+            else:
+                found.append(await _encode(model, body, prompt))
         return body, found
     room = model.base.max_model_len - 1
     if truncation.num_tokens is None:

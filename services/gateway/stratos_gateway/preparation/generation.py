@@ -19,7 +19,6 @@ from stratos.core.tenant import Tenant
 from stratos.core.trace import TraceContext
 from stratos.store.models.alias_forms import pinned
 from stratos.text.output.parser import OutputShape
-from stratos.text.tokenizer import Tokenizer
 from stratos_gateway.answering.meter_tag import meter_tag
 from stratos_gateway.answering.request import PreparedGeneration
 from stratos_gateway.answering.spec import GenerationSpec
@@ -35,7 +34,6 @@ from stratos_gateway.continuations.tokens import PARAM, ContinuationTokens
 from stratos_gateway.generation.fanout import fresh_journals
 from stratos_gateway.generation.prompt_names import session_key
 from stratos_gateway.models.catalogue import Lookup, ModelCatalogue, ModelTarget
-from stratos_gateway.models.score_head import Pair
 from stratos_gateway.models.watermark_policy import WatermarkPolicy
 from stratos_gateway.openai.fields import session_of
 from stratos_gateway.openai.rendering import Answer, AnswerIdentity
@@ -43,13 +41,14 @@ from stratos_gateway.openai.requests import Conversation, GenerationBody
 from stratos_gateway.policies.prompts import PromptRenderer
 from stratos_gateway.policies.source import NO_CONTENT
 from stratos_gateway.preparation.breakpoints import pin_terms, with_breakpoints
-from stratos_gateway.preparation.counts import check_counts, num_token_ids, off_loop
+from stratos_gateway.preparation.counts import INLINE_IDS, check_counts, num_token_ids, off_loop
 from stratos_gateway.preparation.dialects import Dialect
 from stratos_gateway.preparation.encoding import encode_prompts
 from stratos_gateway.preparation.enforcement import enforce, finished_check
 from stratos_gateway.preparation.kv_keys import no_kv_key
 from stratos_gateway.preparation.options import check_request, open_ends, sampling_params
 from stratos_gateway.preparation.output_shape import output_shape, special_ids, tool_mode
+from stratos_gateway.preparation.texts import texts_at_hand, texts_of
 from stratos_gateway.responses.state import Responses
 
 Prompts = Sequence[tuple[int, ...]]
@@ -134,13 +133,15 @@ class GenerationPreparer:
             raise BadRequest("this model only embeds; use /v1/embeddings", param="model", code="unsupported_operation")
         if isinstance(body.get("prompt"), dict):  # the name of a template
             body = await dialect.fill(tools.prompts, body, tenant.name)
-        counts = num_token_ids(body.get("prompt"))
-        is_cut = body.get("truncate_prompt_tokens") is not None
-        check_counts(counts, MAX_COUNTED_TOKENS if is_cut else model.max_input_tokens, dialect.prompt_param)
-        parsed = await off_loop(sum(counts), partial(dialect.parse, body, model))
-        del body  # many times its bytes
+        num_ids = 0
+        if counts := num_token_ids(body.get("prompt")):
+            num_ids, is_cut = sum(counts), body.get("truncate_prompt_tokens") is not None
+            check_counts(counts, MAX_COUNTED_TOKENS if is_cut else model.max_input_tokens, dialect.prompt_param)
+        parse = partial(dialect.parse, body, model)
+        parsed = parse() if num_ids <= INLINE_IDS else await off_loop(num_ids, parse)
+        del body, parse  # many times its bytes
         try:
-            return await self._prepared(parsed, lookup, sum(counts), tenant, trace, opened)
+            return await self._prepared(parsed, lookup, num_ids, tenant, trace, opened)
         except StratosError as error:
             if error.param is not None:
                 error.param = dialect.name_param(error.param)
@@ -196,18 +197,24 @@ class GenerationPreparer:
     ) -> PreparedGeneration:
         """A checked body resolved and encoded; ``param`` of its errors has the name that chats have."""
         tools, dialect, model = self._tools, self._dialect, lookup.served
-        parsed = await dialect.complete(tools.responses, parsed, tenant)
+        if dialect.complete is not None:
+            parsed = await dialect.complete(tools.responses, parsed, tenant)
         target = lookup.target
         continued = self._continued(parsed, target, opened)
         parsed, prompts = await encode_prompts(model, parsed, tenant.plan, dialect.default_max_tokens or 1)
         if parsed.keep_fields:
             parsed = await with_breakpoints(model, parsed, prompts, tenant.plan)
         shape = output_shape(model, parsed, prompts)
-        parsed, shape = await enforce(model, parsed, shape, tenant.name)
-        options = parsed.options
-        texts = await off_loop(max(num_ids, sum(map(len, prompts))), partial(_texts, parsed, tenant, model.tokenizer))
+        if isinstance(parsed.prompts[0], Conversation):
+            parsed, shape = await enforce(model, parsed, shape, tenant.name)
+        options, texts = parsed.options, texts_at_hand(parsed, tenant)
+        if texts is None:
+            num_ids = max(num_ids, sum(map(len, prompts)))
+            texts = await off_loop(num_ids, partial(texts_of, parsed, tenant, model.tokenizer))
         num_prior = 0 if continued is None else max(map(_longest, continued.choices), default=0)
-        await check_request(options, prompts, tenant, model.grammars, dialect.prompt_param, num_prior)
+        check_request(options, prompts, tenant.plan, dialect.prompt_param, num_prior)
+        if options.grammar is not None:
+            await model.grammars.check(options.grammar.spec, options.grammar.param, tenant.name)
         now_s = tools.wall_clock()
         identity = AnswerIdentity(
             answer_id=dialect.make_id(),
@@ -248,7 +255,7 @@ class GenerationPreparer:
             base_model=served.base.name,
             model_digest=identity.model_digest,
             tokenizer=served.tokenizer,
-            num_tokens=sum(len(spec.prompt_ids) + options.n * spec.sampling.max_tokens for spec in specs),
+            num_tokens=sum([len(spec.prompt_ids) + options.n * spec.sampling.max_tokens for spec in specs]),
             num_sequences=options.n * len(specs),
             texts=checked.texts,
             refusal=partial(tools.catalogue.refusal, checked.target),
@@ -293,8 +300,8 @@ class GenerationPreparer:
         options, target, trace, shape = body.options, checked.target, checked.trace, checked.shape
         model = target.served
         if options.max_tokens is None:
-            options = replace(options, max_tokens=dialect.default_max_tokens or model.default_max_tokens)
-        shown = frozenset[int]() if shape is None else frozenset(special_ids(model, shape).values())
+            options = changed(options, max_tokens=dialect.default_max_tokens or model.default_max_tokens)
+        shown: frozenset[int] = frozenset() if shape is None else frozenset(special_ids(model, shape).values())
         if options.shows_special:
             shown |= model.tokenizer.special_ids
         facts = (tenant, target, dialect.route, trace, identity.arrived_unix_ms, options.metadata)
@@ -384,17 +391,4 @@ def _has_room(tokens: ContinuationTokens | None, num_tokens: int) -> bool:
 
 
 def _longest(choices: Sequence[ChoiceState]) -> int:
-    return max((len(choice.emitted_ids) for choice in choices), default=0)
-
-
-def _texts(body: GenerationBody, tenant: Tenant, tokenizer: Tokenizer) -> tuple[str, ...]:
-    """Texts of the input; token ids are decoded where they are echoed, or a content policy reads them."""
-    texts = list[str]()
-    for prompt in body.prompts:
-        if isinstance(prompt, Conversation | Pair):
-            texts += prompt.texts
-        elif isinstance(prompt, str):
-            texts.append(prompt)
-        elif body.echo or tenant.plan.content_policy:
-            texts.append(tokenizer.decode(prompt, skip_special=False))
-    return tuple(texts)
+    return max([len(choice.emitted_ids) for choice in choices]) if choices else 0

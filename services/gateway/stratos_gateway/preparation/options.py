@@ -10,36 +10,30 @@ from stratos.core.requests.records import FinishReason
 from stratos.core.requests.sampling_params import SamplingParams
 from stratos.core.requests.watermark import Watermark
 from stratos.core.tenancy.plan import Plan
-from stratos.core.tenant import Tenant
 from stratos.text.tokenizer import Tokenizer
-from stratos_gateway.models.grammar_check import GrammarCheck
 from stratos_gateway.models.served_model import ServedModel
 from stratos_gateway.openai.requests import GenerationOptions
 
+_FREE_ENDS = frozenset({FinishReason.EXHAUSTED})
+_BOUNDED_ENDS = frozenset({FinishReason.EXHAUSTED, FinishReason.LENGTH})
 
-async def check_request(
-    options: GenerationOptions,
-    prompts: Sequence[Sequence[int]],
-    tenant: Tenant,
-    grammars: GrammarCheck,
-    prompt_param: str,
-    num_prior: int = 0,
+
+def check_request(
+    options: GenerationOptions, prompts: Sequence[Sequence[int]], plan: Plan, prompt_param: str, num_prior: int = 0
 ) -> None:
-    """Refuse a request that may not run as it is.
+    """Refuse a request that may not run as it is; its grammar is looked at elsewhere.
 
     Args:
         options: of the request.
         prompts: encoded.
-        tenant: whose it is.
-        grammars: checks grammars.
+        plan: of its tenant.
         prompt_param: the route's name for its prompt.
         num_prior: tokens of an earlier answer that it goes on from, of the longest choice.
 
     Raises:
         ContextLengthExceeded: a prompt is too long.
-        BadRequest: too many choices, output tokens or log probabilities, or a grammar that cannot be used.
+        BadRequest: too many choices, output tokens or log probabilities.
     """
-    plan = tenant.plan
     for prompt in prompts:
         check_prompt_length(len(prompt), plan.max_prompt_tokens, len(prompt) + 1, prompt_param)
     if options.n > plan.max_n:
@@ -48,10 +42,9 @@ async def check_request(
     if plan.max_tokens is not None and (options.max_tokens or 0) > num_prior + plan.max_tokens:
         most = num_prior + plan.max_tokens
         raise BadRequest(f"max_tokens must be at most {most} with this plan", param="max_tokens")
-    param = "prompt_logprobs" if options.num_echo_logprobs is None else "logprobs"
-    check_prompt_logprobs(sum(map(len, prompts)), num_prompt_logprobs(options), param)
-    if options.grammar is not None:
-        await grammars.check(options.grammar.spec, options.grammar.param, tenant.name)
+    if (num_logprobs := num_prompt_logprobs(options)) is not None:
+        param = "prompt_logprobs" if options.num_echo_logprobs is None else "logprobs"
+        check_prompt_logprobs(sum(map(len, prompts)), num_logprobs, param)
 
 
 def sampling_params(
@@ -105,17 +98,21 @@ def open_ends(
 ) -> frozenset[FinishReason]:
     """Ends of a choice behind which more was asked for: no room for its KV, or the most that the plan allows."""
     is_bounded = sampling.max_tokens < _num_wanted(options, num_prompt_tokens, model)
-    return frozenset({FinishReason.EXHAUSTED, *([FinishReason.LENGTH] if is_bounded else [])})
+    return _BOUNDED_ENDS if is_bounded else _FREE_ENDS
 
 
 def num_prompt_logprobs(options: GenerationOptions) -> int | None:
     """Most likely tokens at each place of the prompt that some part of the answer needs."""
-    wanted = [num for num in (options.num_prompt_logprobs, options.num_echo_logprobs) if num is not None]
-    return max(wanted, default=None)
+    asked, echoed = options.num_prompt_logprobs, options.num_echo_logprobs
+    if asked is None or echoed is None:
+        return echoed if asked is None else asked
+    return max(asked, echoed)
 
 
 def _bad_sequences(options: GenerationOptions, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
     """Bad tokens, and the spellings of bad words: at the beginning of a text and after a blank."""
+    if not (options.bad_words or options.bad_token_ids):
+        return ()
     encode = tokenizer.encode_plain
     words = [tuple(encode(blank + word.strip())) for word in options.bad_words for blank in ("", " ")]
     return tuple(dict.fromkeys([*((token,) for token in options.bad_token_ids), *words]))

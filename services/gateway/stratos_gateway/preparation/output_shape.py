@@ -133,7 +133,7 @@ def _with_system_first(messages: tuple[ChatMessage, ...]) -> tuple[ChatMessage, 
 
 def output_shape(model: ServedModel, body: GenerationBody, prompts: Sequence[Sequence[int]]) -> OutputShape | None:
     """Forms of a chat's output; ``None`` where there are none, which costs nothing."""
-    [conversation, *_] = body.prompts
+    conversation = body.prompts[0]
     if not isinstance(conversation, Conversation):
         return None
     syntax = model.chat.syntax if conversation.tools.may_call else None
@@ -167,5 +167,5 @@ def special_ids(model: ServedModel, shape: OutputShape) -> dict[str, int]:
 
 def tool_mode(body: GenerationBody) -> ToolMode:
     """How the answer may use tools."""
-    [prompt, *_] = body.prompts
+    prompt = body.prompts[0]
     return prompt.tools.mode if isinstance(prompt, Conversation) and prompt.tools.may_call else ToolMode.NONE

@@ -8,7 +8,7 @@ from stratos.common import errors
 from stratos.common.error_codes import error_classes
 from stratos.common.shed_reason import ShedReason
 from stratos.core.tenant import Tenant
-from stratos_gateway.access.auth import bearer_key
+from stratos_gateway.access.auth import bearer_key, sent_key
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.http.errors import SHED_HEADER, error_body, public_error, public_param, retry_headers
 from stratos_gateway.metrics import GatewayMetrics
@@ -168,4 +168,14 @@ def test_admission_gives_places_back_on_every_way_out() -> None:
 def test_headers_without_a_key_are_refused(value: str) -> None:
     with pytest.raises(errors.InvalidApiKey):
         bearer_key({"authorization": value} if value else {})
+    with pytest.raises(errors.InvalidApiKey):
+        sent_key([(b"authorization", value.encode())] if value else [])
     assert bearer_key({"authorization": "bearer sk-x"}) == "sk-x"
+
+
+def test_the_first_key_that_was_sent_counts() -> None:
+    one, other, x_key = (b"authorization", b"Bearer one"), (b"authorization", b"Bearer two"), (b"x-api-key", b"three")
+    assert sent_key([x_key, (b"host", b"h"), one, other]) == "one"
+    assert sent_key([(b"host", b"h"), x_key, (b"x-api-key", b"four")]) == "three"
+    with pytest.raises(errors.InvalidApiKey):
+        sent_key([(b"authorization", b""), x_key])

@@ -91,3 +91,12 @@ async def test_a_client_that_leaves_in_the_turn_that_serves_it_has_taken_nothing
 def test_a_line_of_a_batch_takes_nothing_of_its_tenants_rates() -> None:
     step = LimitsStep(cast("Any", GenerousLimiter()))
     assert step.around(request_of(Answer(), None, **{LINE: object()})) is None
+
+
+async def test_a_plan_without_limits_has_nothing_to_settle_and_its_receipt_says_so() -> None:
+    limiter, request = GenerousLimiter(claims=(), state=()), request_of(None, None)
+    request.notices = [(b"x-budget", b"low")]
+    assert LimitsStep(cast("Any", limiter)).around(request) is None
+    assert request.trail == {"limits": ()}
+    assert request.exchange.headers == [(b"x-budget", b"low")]
+    assert (request.num_claimed_tokens, limiter.settled) == (CLAIMED, [])

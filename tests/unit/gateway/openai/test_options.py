@@ -47,3 +47,30 @@ def test_a_wrong_field_is_refused_each_time_and_listed_each_time() -> None:
         with Leniently(is_lenient=True) as unknown:
             options(temprature=1)
         assert unknown == ["temprature"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [100]}, "prompt"),
+        ({"prompt": [5, "a"]}, "prompt"),
+        ({"prompt": [], "temperature": 9}, "prompt"),
+        ({"prompt": [], "suffix": "x"}, "suffix"),
+        ({"prompt": [[5]] * 64, "n": 3}, "n"),
+        ({"prompt": [[5]] * 64, "n": 1, "best_of": 3}, "best_of"),
+    ],
+)
+def test_the_first_fault_of_a_body_is_told_whether_it_is_in_the_prompt_or_beside_it(
+    fields: dict[str, Any], param: str
+) -> None:
+    for _ in range(2):
+        with pytest.raises(BadRequest) as refused:
+            options(**fields)
+        assert refused.value.param == param
+
+
+def test_a_body_that_was_read_before_has_its_own_prompts() -> None:
+    parsed = [parse_completion({"model": "base", "prompt": p, "echo": True}, 100) for p in ("a", ["b", "c"], [5, 6])]
+    assert [body.prompts for body in parsed] == [("a",), ("b", "c"), ((5, 6),)]
+    assert all(body.echo and body.options is parsed[0].options for body in parsed)

@@ -14,7 +14,7 @@ from stratos.core.ledger.entry import LedgerEntry, entry_to_text
 from stratos.store.counters.guard import GuardedScript, StoreId, any_store
 from stratos.store.ledger.chain import Chain
 from stratos.store.ledger.segment_store import SegmentStore
-from stratos.store.ledger.window_store import window_keys, window_of
+from stratos.store.ledger.window_store import WindowName, window_keys, window_of
 from stratos.store.ledger.writing.entry_script import WRITE_ENTRIES
 from stratos.store.records.settings import RecordStoreConfig
 
@@ -138,9 +138,10 @@ class _Call:
 
     def add(self, entry: LedgerEntry, look: _Look | None) -> None:
         """Append an entry."""
+        day, window = entry.day, window_of(entry)
         self.args += [
-            self._day(entry.tenant, entry.day), self._window(entry), entry.request_id, entry.rank,
-            entry_to_text(entry), entry.tenant, entry.day, entry.tag.arrived_unix_ms, window_of(entry).field,
+            self._day(entry.tenant, day), self._window(entry, window), entry.request_id, entry.rank,
+            entry_to_text(entry), entry.tenant, day, entry.tag.arrived_unix_ms, window.field,
             "" if look is None else f"{look.num_segments} {look.number} {look.text}",
         ]  # fmt: skip
 
@@ -151,8 +152,7 @@ class _Call:
             place = self._put((tenant, day), [*keys, f"{self._head}:spend:{tenant}"])
         return place
 
-    def _window(self, entry: LedgerEntry) -> int:
-        name = window_of(entry)
+    def _window(self, entry: LedgerEntry, name: WindowName) -> int:
         # one that is in no window has the place of the entry that it may replace, by its arrival
         own = (name, None if name.window_s else entry.tag.arrived_unix_ms)
         if (place := self._places.get(own)) is None:
