@@ -23,6 +23,7 @@ from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import patient_send
 
 HEADER = "x-stratos-deadline-ms"
+_HEADER = HEADER.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,10 @@ def time_allowed(request: Request, most: TimeAllowed) -> TimeAllowed:
     Raises:
         BadRequest: the header is not a whole number in its range.
     """
-    values = request.headers.getlist(HEADER)
+    values = [value for name, value in request.scope["headers"] if name == _HEADER]
     if not values:
         return most
-    text = values[0] if len(values) == 1 else ""
+    text = values[0].decode("latin-1") if len(values) == 1 else ""
     is_number = text.isascii() and text.isdigit() and len(text) <= MAX_DEADLINE_DIGITS
     if not is_number or not DEADLINE_MS.minimum <= int(text) <= DEADLINE_MS.maximum:
         low, high = int(DEADLINE_MS.minimum), int(DEADLINE_MS.maximum)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from http import HTTPStatus
 from types import TracebackType
+from typing import Any
 
 from starlette.responses import Response
 
 from stratos.common.errors import StratosError
 from stratos_gateway.answering.output import ChunkOutput, Chunks, NothingLeft, TakeChunks
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
-from stratos_gateway.answering.whole import first_part, rendered, send_whole
+from stratos_gateway.answering.whole import first_part, is_short, rendered, send_whole
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import EventStream, KeptAlive
 from stratos_gateway.openai.chunks import ChoiceChunk
@@ -31,15 +33,13 @@ class ChunkSender:
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
 
-    async def send(self, request: ClientRequest[PreparedGeneration], output: ChunkOutput) -> None:
+    def send(self, request: ClientRequest[PreparedGeneration], output: ChunkOutput) -> Coroutine[Any, Any, None]:
         """Write an answer to the client, as its tenant's content policy lets it out."""
         if isinstance(output, NothingLeft):
-            return await send_whole(request, Response(status_code=HTTPStatus.NO_CONTENT))
+            return send_whole(request, Response(status_code=HTTPStatus.NO_CONTENT))
         chunks = output if request.screen is None else request.screen.shown(output)
-        if request.prepared.options.stream:
-            await self._send_stream(request, output, chunks)
-        else:
-            await self._send_whole(request, output, chunks)
+        send = self._send_stream if request.prepared.options.stream else self._send_whole
+        return send(request, output, chunks)
 
     def waiting(self, request: ClientRequest[PreparedGeneration]) -> AbstractAsyncContextManager[None] | None:
         """Inside, a silent stream gets comments, whichever source its answer is sought at; ``None`` for whole answers.
@@ -115,7 +115,7 @@ class ChunkSender:
                     part = renderer.stream_part(fresh)
                 else:
                     request.begin_answer(output)
-                    part = await first_part(renderer, fresh)
+                    part = renderer.stream_part(fresh) if is_short(fresh) else await first_part(renderer, fresh)
                 if chunks is output and output.is_ended:
                     last, unsent = last + part, unsent + fresh
                     continue

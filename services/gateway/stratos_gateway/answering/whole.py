@@ -48,6 +48,12 @@ async def first_part(renderer: Renderer, chunks: Sequence[ChoiceChunk]) -> bytes
 
 
 async def _made(chunks: Sequence[ChoiceChunk], make: Callable[[], T]) -> T:
-    places = sum(len(chunk.entries) + len(chunk.prompt_logprobs) for chunk in chunks)
-    size = sum(len(chunk.text) for chunk in chunks) + _PLACE_CHARS * places
-    return make() if size <= _INLINE_CHARS else await asyncio.to_thread(make)
+    return make() if is_short(chunks) else await asyncio.to_thread(make)
+
+
+def is_short(chunks: Sequence[ChoiceChunk]) -> bool:
+    """Chunks are rendered in a moment."""
+    size = 0
+    for chunk in chunks:
+        size += len(chunk.text) + _PLACE_CHARS * (len(chunk.entries) + len(chunk.prompt_logprobs))
+    return size <= _INLINE_CHARS
