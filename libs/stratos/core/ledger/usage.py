@@ -17,6 +17,8 @@ MAX_COST_TAG_CHARS = 64
 
 def cost_tags(metadata: Mapping[str, str]) -> dict[str, str]:
     """The part of a request's metadata that its entries keep: short texts, the first ones."""
+    if not metadata:
+        return {}
     short = {name: text for name, text in metadata.items() if 0 < max(len(name), len(text)) <= MAX_COST_TAG_CHARS}
     return dict(list(short.items())[:MAX_COST_TAGS])
 

@@ -35,7 +35,7 @@ class ChunkSender:
 
     def send(self, request: ClientRequest[PreparedGeneration], output: ChunkOutput) -> Coroutine[Any, Any, None]:
         """Write an answer to the client, as its tenant's content policy lets it out."""
-        if isinstance(output, NothingLeft):
+        if type(output) is NothingLeft:  # ``isinstance`` asks a protocol's metaclass, which takes 2 us
             return send_whole(request, Response(status_code=HTTPStatus.NO_CONTENT))
         chunks = output if request.screen is None else request.screen.shown(output)
         send = self._send_stream if request.prepared.options.stream else self._send_whole
@@ -49,7 +49,7 @@ class ChunkSender:
         if not request.prepared.options.stream:
             return None
         stream = request.exchange.stream = EventStream(request.send, request.http.scope)
-        return _StreamWaiting(request, stream, stream.kept_alive(self._limits.sse_keepalive_s))
+        return _StreamWaiting(request, stream, self._limits.sse_keepalive_s)
 
     async def _send_whole(
         self, request: ClientRequest[PreparedGeneration], output: ChunkOutput, chunks: Chunks
@@ -141,19 +141,15 @@ class ChunkSender:
         request.end_whole()
 
 
-class _StreamWaiting(AbstractAsyncContextManager[None]):
-    def __init__(self, request: ClientRequest[PreparedGeneration], stream: EventStream, alive: KeptAlive) -> None:
+class _StreamWaiting(KeptAlive):
+    def __init__(self, request: ClientRequest[PreparedGeneration], stream: EventStream, idle_s: float) -> None:
+        super().__init__(stream, idle_s)
         self._request = request
-        self._stream = stream
-        self._alive = alive
-
-    async def __aenter__(self) -> None:
-        await self._alive.__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        await self._alive.__aexit__(kind, error, trace)
+        await super().__aexit__(kind, error, trace)
         if not (isinstance(error, StratosError) and self._stream.is_started):
             return False
         await _end_with(self._request, self._stream, error)

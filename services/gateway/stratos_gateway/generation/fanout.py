@@ -21,6 +21,9 @@ from stratos_gateway.generation.generation import NO_WAITING, Generation, Waitin
 from stratos_gateway.generation.journal import ChoiceJournal
 from stratos_gateway.openai.chunks import ChoiceChunk, Usage
 
+NO_STOPS = StopMatcher(())
+"""Holds nothing, so all choices without stop strings have it."""
+
 
 class AnswerNews:
     """Something may have come, for the one task that waits for it: ``asyncio.Event`` takes three times as long."""
@@ -298,7 +301,7 @@ def fresh_journals(
         ChoiceJournal(
             index,
             Detokenizer(tokenizer, is_continued=is_continued, shown_ids=spec.shown_ids),
-            StopMatcher(stops, include_stop=include, min_tokens=least),
+            StopMatcher(stops, include_stop=include, min_tokens=least) if stops else NO_STOPS,
             spec.open_ends,
         )
         for index in range(num_choices)

@@ -90,6 +90,8 @@ class Transcript:
     @property
     def is_complete(self) -> bool:
         """Every choice ended."""
+        if self._only is not None:  # as of nearly every request
+            return self._only.finish_reason is not None
         for choice in self.choices:  # noqa: SIM110 - asked for every token; a generator takes four times as long
             if choice.finish_reason is None:
                 return False
@@ -98,7 +100,7 @@ class Transcript:
     @property
     def num_output_tokens(self) -> int:
         """Tokens emitted so far, over all choices."""
-        if self._only is not None:  # as of nearly every request
+        if self._only is not None:
             return len(self._only.ids)
         return sum([len(choice.ids) for choice in self.choices])
 
