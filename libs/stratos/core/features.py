@@ -129,6 +129,7 @@ POOLINGS: Mapping[PoolingKind, Feature] = dict.fromkeys((PoolingKind.LAST, Pooli
 _FEATURES_OF_SAMPLING = tuple((name, feature) for name, feature in SAMPLING.items() if feature is not None)
 _sampling_values = attrgetter(*(name for name, _ in _FEATURES_OF_SAMPLING))
 _SAMPLING_DEFAULTS = _sampling_values(SamplingParams())
+_NOTHING = frozenset[str]()
 
 
 def required_features(request: EngineRequest) -> frozenset[str]:
@@ -141,13 +142,14 @@ def required_features(request: EngineRequest) -> frozenset[str]:
         needed.add(GRAMMARS[sampling.grammar.kind])
     if len(request.choices) > 1:
         needed.add(Feature.SEVERAL_CHOICES)
-    if any(choice.emitted_ids or choice.finished for choice in request.choices):
-        needed.add(Feature.RESUME)
+    for choice in request.choices:
+        if choice.emitted_ids or choice.finished:
+            needed.add(Feature.RESUME)
     if request.num_prior_tokens:
         needed.add(Feature.PRIOR_TOKENS)
     if request.terms.adapter.digest:
         needed.add(Feature.ADAPTERS)
-    return frozenset(needed)
+    return frozenset(needed) if needed else _NOTHING
 
 
 def features_of_call(call: EmbedCall) -> frozenset[str]:

@@ -111,6 +111,11 @@ class Tracing:
         self._provider = provider
         self._tracer = provider.get_tracer("stratos") if provider is not None else None
 
+    @property
+    def is_on(self) -> bool:
+        """Some requests have spans."""
+        return self._tracer is not None
+
     def start(self, name: str, trace: TraceContext, *, is_chosen: bool) -> Span:
         """The span of a request from outside: continues the client's trace, or begins one.
 

@@ -66,7 +66,7 @@ class Detokenizer:
 
     def flush(self) -> str:
         """The rest, at the end of the sequence: an unfinished character becomes U+FFFD."""
-        return self._text(b"", is_last=True)
+        return self._text(b"", is_last=True) if self._held else ""
 
     def _text(self, raw: bytes, *, is_last: bool = False) -> str:
         data = self._held + raw if self._held else raw

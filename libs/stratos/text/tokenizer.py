@@ -104,7 +104,11 @@ class Tokenizer:
 
     def has_text(self, ids: Iterable[int]) -> bool:
         """Some id stands for text; a blank that ``decode`` takes away counts."""
-        return any(self.token_bytes(i) for i in ids if i not in self.special_ids)
+        special_ids = self.special_ids
+        for token_id in ids:  # noqa: SIM110 - mostly the first one does, and a generator takes longer than all of this
+            if token_id not in special_ids and self.token_bytes(token_id):
+                return True
+        return False
 
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes of one token; empty for an id without a token (padding of the vocabulary)."""

@@ -73,6 +73,8 @@ class ItlCounter:
 
     def itls(self) -> Itls:
         """All so far."""
+        if not self._num:
+            return NO_ITLS  # of an answer of one token, as many are
         return Itls(self._num, self._num_over, _joined(self._counts))
 
 

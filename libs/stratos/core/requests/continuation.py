@@ -49,4 +49,4 @@ def left_open(index: int, emitted_ids: Sequence[int], *, is_open: bool) -> Choic
 
 def num_prior_tokens(choices: Sequence[ChoiceState]) -> int:
     """Tokens of an earlier answer that choices go on from."""
-    return sum(len(choice.emitted_ids) for choice in choices)
+    return sum(len(choice.emitted_ids) for choice in choices) if choices else 0

@@ -23,7 +23,7 @@ from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import patient_send
 
 HEADER = "x-stratos-deadline-ms"
-_RAW_HEADER = HEADER.encode()
+_HEADER = HEADER.encode()
 
 
 class TimeAllowed(NamedTuple):
@@ -44,10 +44,10 @@ def time_allowed(request: Request, most: TimeAllowed) -> TimeAllowed:
     Raises:
         BadRequest: the header is not a whole number in its range.
     """
-    values = [value for name, value in request.scope["headers"] if name == _RAW_HEADER]
+    values = [value for name, value in request.scope["headers"] if name == _HEADER]
     if not values:
         return most
-    text = str(values[0], "latin-1") if len(values) == 1 else ""
+    text = values[0].decode("latin-1") if len(values) == 1 else ""
     is_number = text.isascii() and text.isdigit() and len(text) <= MAX_DEADLINE_DIGITS
     if not is_number or not DEADLINE_MS.minimum <= int(text) <= DEADLINE_MS.maximum:
         low, high = int(DEADLINE_MS.minimum), int(DEADLINE_MS.maximum)

@@ -20,7 +20,7 @@ from stratos.common.errors import Internal, StratosError
 from stratos.core.tenant import Tenant
 from stratos_gateway.answering.bugs import BugsTold
 from stratos_gateway.answering.chain import YIELDS_AFTER_S, ChainSource, FallbackChain, Superseded, bodies_of, passes_on
-from stratos_gateway.answering.contract import AnswerSender, Preparer, Source, Step
+from stratos_gateway.answering.contract import AnswerSender, AtEnd, Preparer, Source, Step
 from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.entered import Entered
 from stratos_gateway.answering.output import Output
@@ -179,9 +179,14 @@ class Endpoint(Generic[O]):
         chain.note_answer(name)
         return True
 
-    async def _answer_by(self, request: ClientRequest[Any], body: dict[str, Any], revision: str = "") -> None:
+    def _answer_by(self, request: ClientRequest[Any], body: dict[str, Any], revision: str = "") -> Awaitable[None]:
         """Work of one model, by another revision where the first one's last worker leaves before anything was sent."""
         request.kept_body = written(body) if self._has_revisions() and not revision else b""
+        if not request.kept_body:  # nothing supersedes it
+            return self._answer_by_revision(request, body, revision)
+        return self._answer_by_revisions(request, body, revision)
+
+    async def _answer_by_revisions(self, request: ClientRequest[Any], body: dict[str, Any], revision: str) -> None:
         headers, trail = request.exchange.headers, dict(request.trail)
         num_headers, work = len(headers), self._answer_by_revision(request, body, revision)
         del body
@@ -212,7 +217,11 @@ class Endpoint(Generic[O]):
         try:
             with ends_task():
                 for step in self._steps:
-                    if (around := step.around(request)) is not None:
+                    if (around := step.around(request)) is None:
+                        continue
+                    if isinstance(around, AtEnd):
+                        entered.add(around)
+                    else:
                         await entered.enter(around)
             if (waiting := self._sender.waiting(request)) is not None:
                 await entered.enter(waiting)
@@ -265,6 +274,6 @@ def _is_counted(request: ClientRequest[Any], error: BaseException) -> bool:
 
 def _wants_record(http: Request, tenant: Tenant, body: dict[str, Any]) -> bool:
     """Whether any gateway is to be able to go on with the answer."""
-    return "idempotency-key" in http.headers or (
+    return b"idempotency-key" in [name for name, _ in http.scope["headers"]] or (
         body.get("background") is True or (tenant.plan.durable_streams and body.get("stream") is True)
     )

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
+
 from stratos_gateway.answering.contract import Around, AtEnd
 
 
@@ -16,10 +18,13 @@ class Entered:
     def __init__(self) -> None:
         self._steps: list[Around] = []
 
-    async def enter(self, step: Around) -> None:
+    async def enter(self, step: AbstractAsyncContextManager[None]) -> None:
         """Go into a step; raises what it refuses with."""
-        if not isinstance(step, AtEnd):
-            await step.__aenter__()
+        await step.__aenter__()
+        self._steps.append(step)
+
+    def add(self, step: AtEnd) -> None:
+        """Note a step that only settles, as most do: nothing is waited for."""
         self._steps.append(step)
 
     async def leave(self, error: BaseException | None) -> None:

@@ -48,10 +48,16 @@ async def first_part(renderer: Renderer, chunks: Sequence[ChoiceChunk]) -> bytes
 
 
 async def _made(renderer: Renderer, chunks: Sequence[ChoiceChunk], make: Callable[[], T]) -> T:
-    places = sum(len(chunk.entries) + len(chunk.prompt_logprobs) for chunk in chunks)
-    size = sum(len(chunk.text) for chunk in chunks) + _PLACE_CHARS * places
-    if size <= _INLINE_CHARS:
+    if is_short(chunks):
         return make()
     release, work = renderer.hold(), asyncio.create_task(asyncio.to_thread(make))
     work.add_done_callback(lambda _: release())  # the thread goes on where the request ends before it
     return await asyncio.shield(work)
+
+
+def is_short(chunks: Sequence[ChoiceChunk]) -> bool:
+    """Chunks are rendered in a moment."""
+    size = 0
+    for chunk in chunks:
+        size += len(chunk.text) + _PLACE_CHARS * (len(chunk.entries) + len(chunk.prompt_logprobs))
+    return size <= _INLINE_CHARS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from stratos.common.errors import NotFound, StratosError, StreamMoved
 from stratos.core.generation import ChoiceDelta, RequestDelta
@@ -20,6 +21,15 @@ FENCED = "fenced_attempt", "duplicate_attempt"
 """Words of a worker for an attempt that is not newer than the one that it has of the request."""
 
 
+class LabelledRequest(Protocol):
+    """A request with a name for log lines, which is made where it is asked for."""
+
+    @property
+    def label(self) -> str:
+        """The name."""
+        ...
+
+
 class Attempt:
     """Sink of one attempt; after ``close`` nothing of it counts any more.
 
@@ -27,7 +37,7 @@ class Attempt:
         transcript: of the generation.
         session: with the worker.
         key: request and epoch.
-        label: the request's name for log lines.
+        named: has the request's name for log lines.
         on_settled: called once when the request has settled at the worker.
         is_taken_over: it goes on with what another gateway began there.
     """
@@ -37,13 +47,12 @@ class Attempt:
         transcript: Transcript,
         session: WorkerSession,
         key: RequestKey,
-        label: str,
+        named: LabelledRequest,
         on_settled: Callable[[], None],
         *,
         is_taken_over: bool = False,
     ) -> None:
         self._is_taken_over = is_taken_over
-        self.label = label
         self.is_settled = False
         """The worker has made some steps after the one of the first token."""
         self.was_taken = True
@@ -51,12 +60,18 @@ class Attempt:
         self._transcript = transcript
         self._session = session
         self._key = key
+        self._named = named
         self._on_settled = on_settled
         self._num_before = transcript.num_output_tokens
         self._first_step: int | None = None
         """Step of the worker with the first token of this attempt."""
         self._is_over_there = False
         self._end: asyncio.Future[Cause | None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def label(self) -> str:
+        """The request's name for log lines."""
+        return self._named.label
 
     async def wait(self) -> Cause | None:
         """Wait for the end: ``None`` when all choices ended, else why another attempt is due.

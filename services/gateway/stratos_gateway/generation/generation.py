@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from stratos.common.bugs import report_bug
@@ -102,19 +102,32 @@ class Generation:
         self._notify = notify
         self._attempt: Attempt | None = None
         self._waiting = waiting
+        self._num_prior_tokens = spec.num_prior_tokens
+        self._made: Attempts | None = None
+        self._placed: tuple[EngineRequest, frozenset[str]] | None = None
+        """Request of the first attempt and its features, as the router was asked."""
 
-    @cached_property
+    @property
     def _attempts(self) -> Attempts:
-        """Made by the first turn of ``run``: digest and names of a long prompt take their time."""
+        if self._made is None:
+            self._made = self._make_attempts()
+        return self._made
+
+    def _make_attempts(self) -> Attempts:
+        """Called by the first turn of ``run``: digest and names of a long prompt take their time."""
         return Attempts(
             self._fleet,
             self._placement_request(self._waiting),
             max_wait_s=self._fleet.placement_timeout_s,
             reconnects=True,
             queued_since_s=self._waiting.since_s,
-            first_number=(self.spec.epoch - 1) * EPOCH_ATTEMPTS,
+            first_number=self._first_number,
             may_move=self._waiting.may_move,
         )
+
+    @property
+    def _first_number(self) -> int:
+        return (self.spec.epoch - 1) * EPOCH_ATTEMPTS
 
     async def run(self) -> None:
         """Generate to the end; afterwards ``error`` says whether it went well."""
@@ -182,9 +195,7 @@ class Generation:
             num_choices_told: attempts of which it says what their placements were chosen from.
         """
         receipt, num_prompt_tokens = self.transcript.receipt, len(self.spec.prompt_ids)
-        prompt = prompt_section(receipt, num_prompt_tokens, is_exact=self.transcript.is_exact) if receipt else {}
-        prompt |= pins_section(self.spec.terms.pins, receipt, self.told_writes) if receipt else {}
-        return {
+        section = {
             "id": self.request_id,
             "prompt_tokens": num_prompt_tokens,
             "output_tokens": self.transcript.num_new_tokens,
@@ -194,9 +205,11 @@ class Generation:
             "attempts": [
                 attempt.to_json(tells_choice=number < num_choices_told) for number, attempt in enumerate(self.trail)
             ],
-            **prompt,
-            **drafts_section(self.transcript.drafts),
         }
+        if receipt is not None:
+            section |= prompt_section(receipt, num_prompt_tokens, is_exact=self.transcript.is_exact)
+            section |= pins_section(self.spec.terms.pins, receipt, self.told_writes)
+        return section | drafts_section(self.transcript.drafts)
 
     def _too_late(self) -> StratosError:
         if self.transcript.num_new_tokens:
@@ -208,19 +221,19 @@ class Generation:
 
     async def _run_attempt(self, begun: Placement | None = None) -> None:
         """Run an attempt; ``begun`` is where an older owner's runs, which goes on as this one."""
-        num_before = self.transcript.num_new_tokens
-        placement = begun or await self._attempts.place(num_before)
+        attempts, num_before = self._attempts, self.transcript.num_new_tokens
+        placement = begun or await attempts.place(num_before)
         if begun is None:
             self._fleet.prefix_names.learn(self.spec.model_digest, placement)
-        outcome, loss, num_after = Outcome.CANCELLED, None, num_before
-        with self._attempts.span("attempt") as span:
+        outcome, loss = Outcome.CANCELLED, None
+        with attempts.span("attempt") as span:
             try:
                 loss = await self._execute(placement, span.trace, is_taken_over=begun is not None)
                 outcome = _outcome_of(loss)
                 if loss is not None:
                     span.set(cause=loss.cause)
                     span.fail(loss.cause)
-                    await self._attempts.judge(loss, placement)
+                    await attempts.judge(loss, placement)
             except StratosError:
                 outcome = Outcome.FAILED
                 raise
@@ -228,10 +241,11 @@ class Generation:
                 num_after = self.transcript.num_new_tokens
                 self._fleet.routers.report(placement, outcome, num_after)
                 num_new = num_after - num_before
-                span.set(worker_id=placement.worker.worker_id, outcome=outcome, output_tokens=num_new)
+                if span.is_recording:
+                    span.set(worker_id=placement.worker.worker_id, outcome=outcome, output_tokens=num_new)
                 self._note_attempt(AttemptTrail(placement, outcome, None if loss is None else loss.cause, num_new))
         if loss is not None:
-            await self._attempts.prepare_next(loss, placement)
+            await attempts.prepare_next(loss, placement)
 
     async def _execute(self, placement: Placement, trace: TraceContext, *, is_taken_over: bool) -> AttemptLoss | None:
         """Run one attempt; returns why another one is due, if it is."""
@@ -241,10 +255,10 @@ class Generation:
             session = await self._fleet.sessions.get(placement.worker)
         except WorkerLost:
             return AttemptLoss(cause=Cause.UNREACHABLE)
-        num_before, on_settled = self.transcript.num_output_tokens, partial(self._attempts.settle, placement)
-        key = RequestKey(self.request_id, self._attempts.number)
+        attempts, num_before = self._attempts, self.transcript.num_output_tokens
+        key, on_settled = RequestKey(self.request_id, attempts.number), partial(attempts.settle, placement)
         attempt = self._attempt = Attempt(
-            self.transcript, session, key, self._attempts.label, on_settled, is_taken_over=is_taken_over
+            self.transcript, session, key, attempts, on_settled, is_taken_over=is_taken_over
         )
         try:
             if is_taken_over:
@@ -280,17 +294,21 @@ class Generation:
             session.cancel(key, ended)
 
     def _placement_request(self, waiting: Waiting) -> PlacementRequest:
-        spec, num_choices = self.spec, len(self.transcript.choices)
+        spec, num_choices, num_prior = self.spec, len(self.transcript.choices), self._num_prior_tokens
+        asked = self._engine_request(spec.sampling, self._first_number)
+        features = required_features(asked)
+        if num_choices == 1 and not self.transcript.prompt_logprobs:
+            self._placed = asked, features  # nothing of it changes until it is submitted
         return PlacementRequest(
             request_id=self.request_id,
             terms=spec.terms.for_router(),
             model_digest=spec.model_digest,
-            num_prompt_tokens=len(spec.prompt_ids) + spec.num_prior_tokens,
-            max_output_tokens_total=max(1, spec.sampling.max_tokens * num_choices - spec.num_prior_tokens),
+            num_prompt_tokens=len(spec.prompt_ids) + num_prior,
+            max_output_tokens_total=max(1, spec.sampling.max_tokens * num_choices - num_prior),
             num_choices=num_choices,
             prompt_digest=self._prompt_digest() if spec.can_be_convicted else b"",
             trace=spec.trace,
-            required_features=required_features(self._engine_request(spec.sampling)),
+            required_features=features,
             block_hashes=self._fleet.prefix_names.names(spec.terms, spec.model_digest, spec.prompt_ids),
             session_key=spec.session_key,
             zone=self._fleet.zone,
@@ -303,19 +321,26 @@ class Generation:
         return self._fleet.prompt_digests.of(spec.terms, spec.model_digest, [spec.prompt_ids])
 
     def _submission(self, placement: Placement, trace: TraceContext) -> Submission:
-        spec, sampling = self.spec, self.spec.sampling
-        if self.transcript.prompt_logprobs:
-            sampling = replace(sampling, num_prompt_logprobs=None)
-        request = self._engine_request(sampling, self._attempts.number)
+        spec, (request, features) = self.spec, self._request_now()
         return Submission(
             request=request,
             model_digest=spec.model_digest,
             handoff_id=placement.handoff_id,
             prefill=self._sources(placement),
             trace=trace,
-            required_features=required_features(request),
+            required_features=features,
             meter=self._meter(),
         )
+
+    def _request_now(self) -> tuple[EngineRequest, frozenset[str]]:
+        """The request as the attempt under way submits it, and features that it needs."""
+        number, placed, sampling = self._attempts.number, self._placed, self.spec.sampling
+        if placed is not None and placed[0].key.attempt == number:
+            return placed
+        if self.transcript.prompt_logprobs:
+            sampling = replace(sampling, num_prompt_logprobs=None)
+        request = self._engine_request(sampling, number)
+        return request, required_features(request)
 
     def _sources(self, placement: Placement) -> tuple[WorkerRef, ...]:
         """Where the KV comes from: first a worker that has it and leaves, which gives what it has."""
@@ -326,15 +351,15 @@ class Generation:
 
     def _meter(self) -> MeterTag | None:
         """A resumed attempt knows what the first one found in a cache: the prompt is charged once."""
-        tag, spec = self.spec.meter, self.spec
+        tag = self.spec.meter
         if tag is None:
             return None
-        num_cached, num_prior = self.transcript.num_cached_tokens, spec.num_prior_tokens
+        num_cached, num_prior = self.transcript.num_cached_tokens, self._num_prior_tokens
         if (num_cached, num_prior) == (tag.num_cached_tokens, tag.num_prior_tokens):
             return tag
         return replace(tag, num_cached_tokens=num_cached, num_prior_tokens=num_prior)
 
-    def _engine_request(self, sampling: SamplingParams, attempt: int = 0) -> EngineRequest:
+    def _engine_request(self, sampling: SamplingParams, attempt: int) -> EngineRequest:
         spec = self.spec
         return EngineRequest(
             key=RequestKey(self.request_id, attempt),
@@ -343,7 +368,7 @@ class Generation:
             sampling=sampling,
             seed=spec.seed,
             terms=replace(spec.terms, deadline_s=None) if self.transcript.num_new_tokens else spec.terms,
-            num_prior_tokens=spec.num_prior_tokens,
+            num_prior_tokens=self._num_prior_tokens,
         )
 
 

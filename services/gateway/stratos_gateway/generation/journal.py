@@ -261,7 +261,11 @@ class ChoiceJournal:
         return stop is not None
 
     def _finish(self, reason: str) -> None:
-        if not self._match(self._detokenizer.flush()):
+        rest = self._detokenizer.flush()
+        if not self._is_matched:
+            self._show(rest)
+            self.finish_reason = reason
+        elif not self._match(rest):
             self._show(self._stop.flush())
             self.finish_reason = reason
 

@@ -15,6 +15,7 @@ import hmac
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import lru_cache
 
 from stratos.core.block_hash import block_hashes, chain_root
 from stratos.core.cache_changes import SHORT_HASH_BYTES, CacheLayout, short_hashes
@@ -26,6 +27,10 @@ from stratos.store.sealed.answer_store import SubKey
 from stratos_gateway.answering.spec import GenerationSpec
 
 MAX_MODELS = 64
+MAX_NAMED = 1024
+"""Tenants, models and adapters whose digests are begun."""
+_SHA256_BLOCK_BYTES = 64
+_MASKS = bytes(byte ^ 0x36 for byte in range(256)), bytes(byte ^ 0x5C for byte in range(256))
 _PURPOSE, _SESSION_DOMAIN = b"stratos prompt digest v1", b"stratos-session-v1"
 
 
@@ -37,8 +42,11 @@ class PromptDigests:
     """
 
     def __init__(self, secret: bytes) -> None:
-        self._mac = hmac.new(hmac.digest(secret, _PURPOSE, "sha256"), digestmod="sha256")
-        """Has the key, and nothing else: a copy is cheaper than a key that is set up for each prompt."""
+        key = hmac.digest(secret, _PURPOSE, "sha256").ljust(_SHA256_BLOCK_BYTES, b"\0")
+        # HMAC by hand (RFC 2104): two hashes that have the key are copied for each prompt, in half the time.
+        self._inner, self._outer = (hashlib.sha256(key.translate(mask)) for mask in _MASKS)
+        self._begun = lru_cache(MAX_NAMED)(self._begin)
+        """Inner hashes that have tenant, model and adapter as well, of which there are few."""
 
     def of(self, terms: RequestTerms, model_digest: str, inputs: Sequence[Sequence[int]]) -> bytes:
         """The name of what a tenant sends: 16 bytes.
@@ -48,12 +56,20 @@ class PromptDigests:
             model_digest: of the base model.
             inputs: token ids: one prompt, or the inputs that are embedded together.
         """
-        fields = [field.encode() for field in (terms.tenant, model_digest, terms.adapter.digest)]
-        fields += [array("I", ids).tobytes() for ids in inputs]
-        framed = b"".join(len(field).to_bytes(8, "little") + field for field in fields)
-        mac = self._mac.copy()
-        mac.update(framed)
-        return mac.digest()[:16]
+        inner, outer = self._begun(terms.tenant, model_digest, terms.adapter.digest).copy(), self._outer.copy()
+        for ids in inputs:
+            inner.update(_framed(array("I", ids).tobytes()))
+        outer.update(inner.digest())
+        return outer.digest()[:16]
+
+    def _begin(self, *names: str) -> hashlib._Hash:
+        begun = self._inner.copy()
+        begun.update(b"".join(_framed(name.encode()) for name in names))
+        return begun
+
+
+def _framed(field: bytes) -> bytes:
+    return len(field).to_bytes(8, "little") + field
 
 
 class PrefixNames:

@@ -22,8 +22,9 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from stratos.common.changed import changed
 from stratos.common.errors import (
     AdapterUnavailable,
     Busy,
@@ -166,8 +167,10 @@ class Attempts:
 
     def span(self, name: str) -> Span:
         """A span of the attempt under way."""
-        request = self._request
-        return self._fleet.tracing.span(
+        request, tracing = self._request, self._fleet.tracing
+        if not (tracing.is_on and request.trace.is_sampled):
+            return Span(request.trace)
+        return tracing.span(
             name, request.trace, kind=SpanKind.CLIENT, generation_id=request.request_id, attempt=self.number
         )
 
@@ -182,10 +185,13 @@ class Attempts:
             Superseded: a newer revision is to be asked.
             StratosError: a router's refusal.
         """
-        succession = self._fleet.succession.wait(self._request.model_digest, self._may_move)
-        with self.span("place") as span, succession:
-            request = self._placement_request(num_emitted, span.trace)
-            placement = await self._fleet.routers.schedule(request, timeout_s=self._left_s())
+        with self.span("place") as span:
+            request, routers = self._placement_request(num_emitted, span.trace), self._fleet.routers
+            if self._may_move is None:
+                placement = await routers.schedule(request, timeout_s=self._left_s())
+            else:
+                with self._fleet.succession.wait(request.model_digest, self._may_move):
+                    placement = await routers.schedule(request, timeout_s=self._left_s())
         self._excluded.pop(placement.worker.incarnation, None)  # it has moved again, or serves the model alone
         return placement
 
@@ -295,10 +301,10 @@ class Attempts:
         if is_first and trace is request.trace and not self._suspicion.is_suspect:
             return request  # as nearly all
         num_left = request.max_output_tokens_total - num_emitted
-        return replace(
+        return changed(
             request,
             attempt=self.number,
-            terms=replace(request.terms, deadline_s=None) if num_emitted else request.terms,
+            terms=changed(request.terms, deadline_s=None) if num_emitted else request.terms,
             num_prompt_tokens=request.num_prompt_tokens + num_emitted,
             max_output_tokens_total=max(num_left, 1) if request.max_output_tokens_total else 0,
             excluded_incarnations=frozenset(self._excluded),

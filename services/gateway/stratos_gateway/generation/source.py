@@ -14,6 +14,7 @@ from stratos.common.errors import StratosError, WaitTooLong
 from stratos.core.ledger.entry import OWN_RANK, RequestOutcome
 from stratos.core.ledger.pricing import Times
 from stratos.core.ledger.receipt import MAX_ITEMS
+from stratos.core.ledger.usage import MeterTag
 from stratos_gateway.access.concurrency import Admission, End, Place
 from stratos_gateway.answering.draft import Draft, charged_counts, is_platform_failure, outcome_of
 from stratos_gateway.answering.request import ClientRequest, PreparedGeneration
@@ -63,6 +64,10 @@ class GeneratedOutput(Fanout):
         """All that was computed: of an earlier answer that this one goes on from, prompt and output again."""
         return sum(len(g.spec.prompt_ids) for g in self.generations if not g.spec.is_over) + self.num_output_tokens
 
+    def has_begun(self) -> bool:
+        """There is some output."""
+        return self.usage.num_output_tokens > 0
+
     def gives_way(self, error: StratosError) -> bool:
         """It would wait too long here, and may go elsewhere; or a newer revision is asked."""
         return is_move(error) or (self._may_overflow and isinstance(error, WaitTooLong))
@@ -92,13 +97,16 @@ class GeneratedOutput(Fanout):
 
     def drafts(self, error: BaseException | None) -> Sequence[Draft]:
         """One per prompt; those without a tag are not billed, nor what moved to a newer revision before it began."""
-        billed = [g for g in self.generations if g.spec.meter is not None and not g.spec.is_over]
-        billed = [g for g in billed if not is_move(error) or g.last_submitted is not None]
-        return [self._draft(generation, error) for generation in billed]
+        has_moved = is_move(error)
+        return [
+            self._draft(generation, generation.spec.meter, error)
+            for generation in self.generations
+            if generation.spec.meter is not None
+            and not (generation.spec.is_over or (has_moved and generation.last_submitted is None))
+        ]
 
-    def _draft(self, generation: Generation, error: BaseException | None) -> Draft:
+    def _draft(self, generation: Generation, tag: MeterTag, error: BaseException | None) -> Draft:
         spec, transcript, outcome = generation.spec, generation.transcript, outcome_of(error)
-        assert spec.meter is not None, "others are not billed"
         num_output = _num_charged(generation, outcome, is_stream=self._is_stream)
         is_left = outcome is RequestOutcome.ABORTED and transcript.receipt is not None
         num_prompt, num_cached = generation.num_told_prompt_tokens, generation.num_told_cached_tokens
@@ -106,7 +114,7 @@ class GeneratedOutput(Fanout):
             request_id=generation.request_id,
             tenant=spec.terms.tenant,
             plan=self._plan,
-            tag=spec.meter,
+            tag=tag,
             outcome=outcome,
             counts=charged_counts(num_prompt, num_cached, num_output, is_left=is_left, writes=generation.told_writes),
             # Times of an answer that another gateway began are not known here, so no promise is judged by them.
@@ -137,12 +145,14 @@ class WorkersSource:
 
     def open(self, request: ClientRequest[PreparedGeneration]) -> AbstractAsyncContextManager[GeneratedOutput] | None:
         """Run the generations; they are cancelled at the end."""
-        since_s = None if request.declined is None and not request.superseded else request.arrival_s
-        waiting = Waiting(
-            overflow_after_s=request.yields_after_s,
-            since_s=since_s,
-            may_move=partial(moves, request) if request.kept_body else None,
-        )
+        has_waited = request.declined is not None or bool(request.superseded)
+        waiting = NO_WAITING
+        if has_waited or request.yields_after_s or request.kept_body:
+            waiting = Waiting(
+                overflow_after_s=request.yields_after_s,
+                since_s=request.arrival_s if has_waited else None,
+                may_move=partial(moves, request) if request.kept_body else None,
+            )
         if self._patience is None:
             return self.resumed(request, waiting)
         after_s = self._patience(request)
@@ -171,21 +181,19 @@ class WorkersSource:
         journals: Sequence[Sequence[ChoiceJournal]] | None = None,
     ) -> AbstractAsyncContextManager[GeneratedOutput]:
         """Run the generations from where the journals stand; they are cancelled at the end."""
-        make = partial(GeneratedOutput, request, self._fleet, waiting, journals)
-        return _Running(self._admission, request.place, make)
+        return _Running(self._admission, request.place, GeneratedOutput(request, self._fleet, waiting, journals))
 
 
 class _Running(AbstractAsyncContextManager[GeneratedOutput]):
     """Generations that end with a place."""
 
-    def __init__(self, admission: Admission, place: Place, make: Callable[[], GeneratedOutput]) -> None:
-        self._admission, self._place, self._make = admission, place, make
+    def __init__(self, admission: Admission, place: Place, output: GeneratedOutput) -> None:
+        self._output, self._ends = output, admission.ends_by(place, output.fail, output.has_begun)
 
     async def __aenter__(self) -> GeneratedOutput:
-        output = self._output = await self._make().__aenter__()
-        self._ends = self._admission.ends_by(self._place, output.fail, lambda: output.usage.num_output_tokens > 0)
+        await self._output.__aenter__()
         self._ends.__enter__()
-        return output
+        return self._output
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -9,7 +9,7 @@ Only what has sent and computed nothing moves: ``may_move`` of each wait says so
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 from stratos_gateway.access.task_end import TaskEnd
@@ -46,16 +46,13 @@ class Succession:
         self._is_superseded = is_superseded
         self._waits: dict[TaskEnd, tuple[str, MayMove]] = {}
 
-    def wait(self, digest: str, may_move: MayMove | None) -> AbstractContextManager[None]:
-        """Context of a wait for a worker of a revision; ``None`` never ends it.
+    @contextmanager
+    def wait(self, digest: str, may_move: MayMove) -> Iterator[None]:
+        """Context of a wait for a worker of a revision.
 
         Raises:
             Superseded: inside of it, or at once: a newer revision is to answer.
         """
-        return nullcontext() if may_move is None else self._wait(digest, may_move)
-
-    @contextmanager
-    def _wait(self, digest: str, may_move: MayMove) -> Iterator[None]:
         if self._is_superseded(digest) and may_move():
             raise Superseded(digest)
         with TaskEnd() as end:

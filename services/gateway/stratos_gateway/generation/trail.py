@@ -51,7 +51,7 @@ def _choice(placement: Placement) -> dict[str, Any]:
 
 def drafts_section(drafts: DraftUse) -> dict[str, Any]:
     """Drafts of a generation; nothing where it had none."""
-    if drafts == DraftUse():
+    if not (drafts.num_drafted or drafts.num_accepted or drafts.num_cut):
         return {}
     return {
         "drafted_tokens": drafts.num_drafted,

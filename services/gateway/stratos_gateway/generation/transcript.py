@@ -18,6 +18,8 @@ from stratos_gateway.generation.journal import ChoiceJournal, JournalConflict
 FOLD_S = 1.0
 """Seconds in which times between tokens are counted together, which is cheaper than one by one."""
 NO_DRAFTS = DraftUse()
+BEGINNING = (ChoiceState(index=0),)
+"""State of a choice that is alone and has no token."""
 PassOn = Callable[[int, int], bool]
 """Journals and sends a token of a choice that is alone, at its offset; False, and nothing is done, where it cannot."""
 
@@ -88,6 +90,8 @@ class Transcript:
     @property
     def is_complete(self) -> bool:
         """Every choice ended."""
+        if self._only is not None:  # as of nearly every request
+            return self._only.finish_reason is not None
         for choice in self.choices:  # noqa: SIM110 - asked for every token; a generator takes four times as long
             if choice.finish_reason is None:
                 return False
@@ -96,12 +100,14 @@ class Transcript:
     @property
     def num_output_tokens(self) -> int:
         """Tokens emitted so far, over all choices."""
+        if self._only is not None:
+            return len(self._only.ids)
         return sum([len(choice.ids) for choice in self.choices])
 
     @property
     def num_new_tokens(self) -> int:
         """Tokens that this answer has made; an earlier one that it goes on from made the others."""
-        if self._only is not None:  # as of nearly every request
+        if self._only is not None:
             return len(self._only.ids) - self._only.num_prior
         return sum([len(choice.ids) - choice.num_prior for choice in self.choices])
 
@@ -137,14 +143,12 @@ class Transcript:
         return self._told[1]
 
     def _times(self, received_s: float) -> Times:
-        ttft_s = min(self._first_s.values()) - received_s
+        ttft_us = round(max(0.0, min(self._first_s.values()) - received_s) * 1e6)
         num_gaps = self.num_new_tokens - len(self._first_s)
-        gaps_s = sum(last_s - self._first_s[index] for index, last_s in self._token_s.items())
-        return Times(
-            ttft_us=round(max(0.0, ttft_s) * 1e6),
-            itl_us=round(gaps_s / num_gaps * 1e6) if num_gaps > 0 else None,
-            itls=self._itls.itls(),
-        )
+        if num_gaps <= 0:
+            return Times(ttft_us=ttft_us, itls=self._itls.itls())
+        gaps_s = sum([last_s - self._first_s[index] for index, last_s in self._token_s.items()])
+        return Times(ttft_us=ttft_us, itl_us=round(gaps_s / num_gaps * 1e6), itls=self._itls.itls())
 
     def waited_us(self, received_s: float) -> int | None:
         """Time so far from the last byte of the request without a first token; ``None`` once there is one."""
@@ -152,7 +156,11 @@ class Transcript:
 
     def states(self) -> tuple[ChoiceState, ...]:
         """Where the next attempt resumes."""
-        return tuple(ChoiceState(index=c.index, emitted_ids=tuple(c.ids), finished=c.is_finished) for c in self.choices)
+        if (only := self._only) is not None and not only.ids and not only.is_finished:
+            return BEGINNING
+        return tuple(
+            [ChoiceState(index=c.index, emitted_ids=tuple(c.ids), finished=c.is_finished) for c in self.choices]
+        )
 
     def accept(self, delta: ChoiceDelta, now_s: float) -> bool:
         """Journal a delta; returns whether this ended the choice by a stop string.

@@ -56,7 +56,7 @@ class SlowClient(Exception):
 
 def encode_events(events: Iterable[dict[str, Any]]) -> bytes:
     """Events as bytes of the stream."""
-    return b"".join(b"data: " + orjson.dumps(event) + b"\n\n" for event in events)
+    return b"".join([b"data: " + orjson.dumps(event) + b"\n\n" for event in events])
 
 
 def encode_named_events(events: Iterable[dict[str, Any]]) -> bytes:
@@ -186,12 +186,13 @@ class KeptAlive(AbstractAsyncContextManager[None]):
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ) -> bool | None:
         """Watch no more; a comment that is being sent gets the time of a write."""
         if self._timer is not None:
             self._timer.cancel()
         if self._comments is not None:
             await self._comments.close()
+        return None
 
     def _look(self) -> None:
         left_s = self._idle_s - self._stream.silent_s()

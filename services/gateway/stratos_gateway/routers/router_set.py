@@ -16,12 +16,12 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from random import Random
 
 from stratos.common.background import BackgroundTasks
+from stratos.common.changed import changed
 from stratos.common.clock import Clock
 from stratos.common.errors import QueueTimeout, StratosError, WorkerLost
 from stratos.core.fleet import Fleet
@@ -96,11 +96,11 @@ class RouterSet:
     async def _schedule(self, request: PlacementRequest) -> Placement:
         asked_s, model = self._clock.now(), self._name_of(request.model_digest)
         while True:
-            link = await self._active(model)
+            link = self._first_up(model) or await self._active(model)
             self._refuse_convicted(request)
             waited_ms = request.waited_ms + round((self._clock.now() - asked_s) * 1000)
             if waited_ms != request.waited_ms:
-                request, asked_s = replace(request, waited_ms=waited_ms), self._clock.now()
+                request, asked_s = changed(request, waited_ms=waited_ms), self._clock.now()
             placement = await link.schedule(request, model)
             if placement is not None:
                 return placement

@@ -31,7 +31,7 @@ async def context(told: list[str], name: str, *, suppresses: bool = False) -> As
 
 async def test_steps_are_left_in_the_reverse_order() -> None:
     told, entered = list[str](), Entered()
-    await entered.enter(AtEnd(lambda: told.append("outer")))
+    entered.add(AtEnd(lambda: told.append("outer")))
     await entered.enter(context(told, "inner"))
     await entered.leave(None)
     assert told == ["inner", "outer"]
@@ -39,9 +39,9 @@ async def test_steps_are_left_in_the_reverse_order() -> None:
 
 async def test_a_step_that_fails_keeps_none_of_the_others_from_its_end() -> None:
     told, entered = list[str](), Entered()
-    await entered.enter(AtEnd(lambda: told.append("last")))
+    entered.add(AtEnd(lambda: told.append("last")))
     await entered.enter(context(told, "outer"))
-    await entered.enter(AtEnd(lambda: failing(told, "bug")))
+    entered.add(AtEnd(lambda: failing(told, "bug")))
     with pytest.raises(ZeroDivisionError):
         await entered.leave(ValueError("why"))
     assert told == ["bug", "outer sees bug", "last"]
@@ -63,7 +63,7 @@ async def test_a_step_that_refuses_is_not_left() -> None:
         raise ValueError("no")
         yield
 
-    await entered.enter(AtEnd(lambda: told.append("outer")))
+    entered.add(AtEnd(lambda: told.append("outer")))
     with pytest.raises(ValueError, match="no") as raised:
         await entered.enter(refusing())
     with pytest.raises(ValueError, match="no"):
@@ -82,8 +82,8 @@ async def test_a_request_that_is_cancelled_as_it_leaves_a_step_still_leaves_the_
             begun.set()
             await asyncio.Event().wait()
 
-    await entered.enter(AtEnd(lambda: told.append("last")))
-    await entered.enter(AtEnd(lambda: failing(told, "bug")))
+    entered.add(AtEnd(lambda: told.append("last")))
+    entered.add(AtEnd(lambda: failing(told, "bug")))
     await entered.enter(slow())
     leaving = asyncio.create_task(entered.leave(None))
     await begun.wait()

@@ -71,7 +71,7 @@ def make(*, is_taken_over: bool = False, **changes: bool) -> tuple[Attempt, Tran
         transcript,  # type: ignore[arg-type]
         session,  # type: ignore[arg-type]
         KEY,
-        "r (client)",
+        SimpleNamespace(label="r (client)"),
         lambda: None,
         is_taken_over=is_taken_over,
     )
@@ -183,7 +183,8 @@ async def test_an_error_of_the_worker_is_a_cause_or_an_answer(error: StratosErro
 async def test_an_attempt_settles_some_steps_after_its_first_token() -> None:
     settled: list[bool] = []
     session = FakeSession(lambda sink, submission: None, step=70)
-    attempt = Attempt(Transcript(), session, KEY, "r", lambda: settled.append(True))  # type: ignore[arg-type]
+    named = SimpleNamespace(label="r")
+    attempt = Attempt(Transcript(), session, KEY, named, lambda: settled.append(True))  # type: ignore[arg-type]
     session.step = 90
     attempt.on_output(output(KEY, receipt=Receipt()), 0.0)
     session.step = 100

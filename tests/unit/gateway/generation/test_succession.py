@@ -33,8 +33,8 @@ async def test_a_wait_ends_once_its_revision_is_superseded_and_it_may_move(may_m
 
 
 async def test_what_no_newer_revision_may_answer_waits_on() -> None:
-    succession = Succession(lambda digest: True)
-    with succession.wait("one", None):
+    succession, may_move = Succession(lambda digest: True), iter([False, False, True])
+    with succession.wait("one", lambda: next(may_move)):
         succession.look()
         await asyncio.sleep(0)
     with pytest.raises(Superseded), succession.wait("one", lambda: True):
