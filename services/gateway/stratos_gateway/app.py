@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from stratos.common.bugs import report_bug
 from stratos.common.errors import Draining, Internal, NotFound, StratosError
 from stratos.rpc.tracing import TRACING_OFF, Tracing
+from stratos_gateway.cors import Cors
 from stratos_gateway.http.body import OrjsonResponse
-from stratos_gateway.http.cors import Cors
 from stratos_gateway.http.errors import OPENAI_ERRORS, ErrorForm, answer_headers, public_error
 from stratos_gateway.http.exchange import TRACE_ALL, Exchange, Exchanges, TraceSampling, exchange_in
 from stratos_gateway.http.sse import SlowClient
@@ -92,10 +92,7 @@ class GatewayApp:
             is_our_fault=exchange.is_our_fault,
         )
         self._book.end(ended, exchange.facts)
-        exchange.name_route(method, route)
-        exchange.span.set(http_status=status, client_address=exchange.client)
-        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            exchange.span.fail(str(status))
+        exchange.end_span(method, route, status)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer in any case."""

@@ -18,6 +18,22 @@ def pack_quickly(args: tuple[Any, ...]) -> bytes | None:
     """The bytes of a command; ``None`` where it has something that only the client knows how to send."""
     if type(args[0]) is not str or " " in args[0]:
         return None
+    parts = [f"*{len(args)}\r\n"]
+    for arg in args:
+        kind = type(arg)
+        if kind is int or kind is float:
+            arg = repr(arg)
+        elif kind is not str or not arg.isascii():  # a character is a byte
+            return _packed_bytes(args)
+        size = len(arg)
+        if size > _LARGE_BYTES:
+            return None
+        parts.append(f"${size}\r\n{arg}\r\n")
+    return "".join(parts).encode()
+
+
+def _packed_bytes(args: tuple[Any, ...]) -> bytes | None:
+    """The same where some arguments are bytes, or texts of more than ASCII."""
     parts = [b"*%d\r\n" % len(args)]
     for arg in args:
         kind = type(arg)

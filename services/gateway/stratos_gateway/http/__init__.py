@@ -1,5 +1,5 @@
 """HTTP itself: server, limits of connections, bodies, server-sent events, errors as JSON.
 
 Read in this order: ``listener``, ``settings`` and ``tls``, ``server``, ``shared_accept``, ``protocol`` and
-``limits`` (bounds), ``cors``, ``body``, ``exchange`` (request id, span, status), ``sse``, ``errors``.
+``limits`` (bounds), ``cycle``, ``body``, ``exchange`` (request id, span, status), ``sse``, ``errors``.
 """

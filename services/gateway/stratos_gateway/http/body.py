@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager, closing
 from contextvars import ContextVar
 from functools import partial
@@ -23,6 +23,7 @@ from stratos_gateway.access.task_end import TaskEnd
 
 DEPARTURE = "stratos.departure"
 """Extension of ASGI: the ``Departure`` of the connection."""
+_FIRST, _JSON = "stratos.first_headers", b"application/json"
 _DISCARD_TIMEOUT_S = 1.0
 _INLINE_BYTES = 32 * 1024
 """Larger bodies are parsed in a thread."""
@@ -74,7 +75,18 @@ async def read_json(request: Request, *, max_bytes: int, timeout_s: float) -> di
     return await parsed(body, partial(parse_object, max_bytes=max_bytes))
 
 
+def first_headers(scope: Scope) -> Mapping[bytes, bytes]:
+    """Headers of a request by their names, the first of each; Starlette's look-up goes through all of them for each."""
+    found: Mapping[bytes, bytes] | None = scope.get(_FIRST)
+    if found is None:
+        found = scope[_FIRST] = dict(reversed(scope["headers"]))
+    return found
+
+
 def _check_kind(request: Request) -> None:
+    given = first_headers(request.scope)
+    if given.get(b"content-type") == _JSON and b"content-encoding" not in given:
+        return
     encoding = _header(request, b"content-encoding", "identity").strip().lower()
     if encoding != "identity":
         raise UnsupportedEncoding(f"the content encoding {encoding[:40]!r} is not supported; send the body as it is")
@@ -152,11 +164,8 @@ def _check_weight(body: bytes, max_bytes: int) -> None:
 
 
 def _header(request: Request, name: bytes, default: str = "") -> str:
-    """The first value of a header; Starlette's look-up raises and catches an error for each that is absent."""
-    for key, value in request.scope["headers"]:
-        if key == name:
-            return str(value, "latin-1")
-    return default
+    value = first_headers(request.scope).get(name)
+    return default if value is None else str(value, "latin-1")
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:
@@ -250,31 +259,42 @@ async def until_disconnect(
         ClientDisconnect: the client left first.
     """
     departure: Departure | None = scope.get("extensions", {}).get(DEPARTURE)
-    timer: asyncio.TimerHandle | None = None
-    with TaskEnd() as end:
-
-        def leave() -> None:
-            if not is_sent():
-                end(ClientDisconnect())
-
-        def note() -> None:
-            nonlocal timer
-            if left_s := stay_s():
-                timer = asyncio.get_running_loop().call_later(left_s, leave)
-            else:
-                leave()
-
+    with _Leaving(is_sent, stay_s) as leaving:
         if departure is not None:
-            departure.watch(note)
-            unwatch: Callable[[], object] = partial(departure.unwatch, note)
+            departure.watch(leaving.note)
+            unwatch: Callable[[], object] = partial(departure.unwatch, leaving.note)
         else:
-            unwatch = asyncio.create_task(_disconnected(receive, note)).cancel
+            unwatch = asyncio.create_task(_disconnected(receive, leaving.note)).cancel
         try:
             await work
         finally:
             unwatch()
-            if timer is not None:
-                timer.cancel()
+            leaving.forget()
+
+
+class _Leaving(TaskEnd):
+    """Ends the current task once the client has left; arguments are those of ``until_disconnect``."""
+
+    def __init__(self, is_sent: Callable[[], bool], stay_s: Callable[[], float]) -> None:
+        super().__init__()
+        self._is_sent, self._stay_s = is_sent, stay_s
+        self._timer: asyncio.TimerHandle | None = None
+
+    def note(self) -> None:
+        """The client has left."""
+        if left_s := self._stay_s():
+            self._timer = asyncio.get_running_loop().call_later(left_s, self._leave)
+        else:
+            self._leave()
+
+    def forget(self) -> None:
+        """The work is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _leave(self) -> None:
+        if not self._is_sent():
+            self(ClientDisconnect())
 
 
 async def _disconnected(receive: Receive, note: Callable[[], None]) -> None:

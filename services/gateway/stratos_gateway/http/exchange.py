@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from http import HTTPStatus
 from random import Random
@@ -14,6 +15,7 @@ from stratos.common.errors import StratosError
 from stratos.common.ids import new_id
 from stratos.core.trace import TraceContext, parse_http_request_id, parse_traceparent
 from stratos.rpc.tracing import Span, Tracing
+from stratos_gateway.http.body import first_headers
 from stratos_gateway.http.errors import OPENAI_ERRORS, ErrorForm, public_error, public_param, shed_reason
 from stratos_gateway.http.sse import EventStream
 
@@ -94,6 +96,15 @@ class Exchange:
         self.span.rename(f"{method} {route}")
         self.span.set(http_method=method, http_route=route)
 
+    def end_span(self, method: str, route: str, status: int) -> None:
+        """Name its span, if it has one, and tell it how the request ended."""
+        if not self.span.is_recording:
+            return
+        self.name_route(method, route)
+        self.span.set(http_status=status, client_address=self.client)
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            self.span.fail(str(status))
+
     @property
     def request_id(self) -> str:
         """The client's x-request-id, or ours."""
@@ -119,7 +130,7 @@ class Exchange:
         """Let go of the connection: what refers to itself lives on until the collector of cycles comes by."""
         self._send, self.stream = _send_no_more, None
 
-    async def send(self, message: Message) -> None:
+    def send(self, message: Message) -> Awaitable[None]:
         """Pass a message on; the first one gets the request id, and the span if there is one."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
@@ -131,7 +142,7 @@ class Exchange:
             message["headers"] = headers
         elif not message.get("more_body"):
             self.is_sent = True
-        await self._send(message)
+        return self._send(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,14 +176,13 @@ class Exchanges:
 
     def open(self, scope: Scope, send: Send) -> Exchange:
         """The exchange of a request; requests that only read, such as probes, have no span of their own."""
-        given = dict(scope["headers"])
+        given = first_headers(scope)
         trace = TraceContext(
             traceparent=_traceparent(scope) if b"traceparent" in given else "",
             http_request_id=_request_id(scope) if b"x-request-id" in given else new_id("req"),
         )
-        span = Span(trace)
-        if scope["method"] == "POST":
-            span = self._tracing.start("POST", trace, is_chosen=self._is_chosen(trace))
+        is_post = scope["method"] == "POST"
+        span = self._tracing.start("POST", trace, is_chosen=self._is_chosen(trace)) if is_post else Span(trace)
         exchange = scope[_SCOPE_KEY] = Exchange(span, send, (scope.get("client") or ("",))[0], self._clock.now())
         return exchange
 

@@ -28,21 +28,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from random import Random
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import orjson
 from prometheus_client import Counter, Gauge
 from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from stratos.common.errors import BadRequest, Overloaded
 from stratos.common.ids import new_id
 from stratos.common.shed_reason import ShedReason
 from stratos_gateway.http.body import DEPARTURE, Departure, OrjsonResponse
+from stratos_gateway.http.cycle import AnswerCycle, ChunkedParts, read_target
 from stratos_gateway.http.errors import error_body, retry_headers
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import PARTS
+
+if TYPE_CHECKING:
+    from uvicorn._types import HTTPScope
 
 MAX_HEAD_BYTES = 64 * 1024
 """Other servers take 8 to 64 KiB."""
@@ -50,7 +54,6 @@ MAX_QUEUED = 64
 """Requests of a connection that wait for the answers before theirs; one that sends more is ended."""
 UPGRADE = "stratos.upgrade"
 """Extension of ASGI: the ``Upgrade`` of a request that asks for one."""
-_CONTINUE = b"HTTP/1.1 100 "
 _LAST_S = 0.5
 """Time that an upgraded connection gets for its end when the server stops."""
 
@@ -73,55 +76,6 @@ async def refuse_connection(scope: Scope, receive: Receive, send: Send) -> None:
     error = Overloaded("the gateway has too many connections open", reason=ShedReason.QUEUE_FULL)
     headers = {**retry_headers(error, Random()), "connection": "close", "x-request-id": new_id("req")}
     await OrjsonResponse(error_body(error), status_code=error.http_status, headers=headers)(scope, receive, send)
-
-
-class ChunkedParts:
-    """``BodyParts`` of one connection."""
-
-    def __init__(self, transport: asyncio.Transport, flow: FlowControl) -> None:
-        self._transport = transport
-        self._flow = flow
-
-    @property
-    def is_open(self) -> bool:
-        """The client is there, and not behind."""
-        return not (self._flow.write_paused or self._transport.is_closing())
-
-    def write(self, part: bytes) -> None:
-        """Send a part as a chunk."""
-        self._transport.write(b"%x\r\n%b\r\n" % (len(part), part))
-
-
-class JoinedHead:
-    """Transport of one answer until the first part of its body; then the connection's takes its place.
-
-    uvicorn writes the head as soon as it has it, though ASGI lets a server wait for the body: that is a call of the
-    system, and a wake-up of the client, for each.
-    """
-
-    def __init__(self, cycle: RequestResponseCycle, transport: asyncio.Transport) -> None:
-        self._cycle = cycle
-        self._transport = transport
-        self._head = b""
-
-    def write(self, data: bytes) -> None:
-        """Keep the head, and send it with what comes next."""
-        if data.startswith(_CONTINUE):
-            self._transport.write(data)
-        elif not self._head:
-            self._head = data
-        else:
-            self._cycle.transport = self._transport
-            self._transport.write(self._head + data)
-
-    def close(self) -> None:
-        """Send what there is, and end the connection."""
-        if self._head:
-            self.write(b"")
-        self._transport.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
 
 
 class Upgraded(Protocol):
@@ -260,30 +214,74 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """A request begins."""
         if len(self.pipeline) >= MAX_QUEUED:  # uvicorn reads on with each answer, however many wait
             raise OverflowError("too many requests wait on this connection")  # it makes the parser fail
-        self._in_message = True
-        super().on_message_begin()
-        self.scope["extensions"] = self._extensions
+        self._in_message, self.expect_100_continue, self.url, self.headers = True, False, b"", []
 
     def on_headers_complete(self) -> None:
-        """The head is there in time."""
+        """The head is there in time: the request is answered, behind those before it."""
         self._in_head = False
         self._stop_timer()
-        super().on_headers_complete()
+        parser, before = self.parser, self.cycle
+        version = parser.get_http_version()
+        self.scope = self._scope_of(version)
         self._most_bytes = self._state.uploads.get(self.scope["path"], self._limits.max_message_bytes)
-        if self.scope["method"] == "POST":  # answers to others may have no body, or none that is sent
-            self.cycle.transport = JoinedHead(self.cycle, self.transport)  # type: ignore[assignment]
-        is_upgrade = self.parser.should_upgrade()
-        if is_upgrade:
+        self.cycle = cycle = AnswerCycle(
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=not self._state.is_leaving and version != "1.0" and parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if parser.should_upgrade():
             upgrade = Upgrade(self.transport, self.flow, self._become)
-            self.scope["extensions"] = self._extensions | {UPGRADE: upgrade}
-        if self._state.is_leaving or is_upgrade:
-            self.cycle.keep_alive = False
+            self.scope["extensions"], cycle.keep_alive = self._extensions | {UPGRADE: upgrade}, False
+        if before is None or before.response_complete:
+            self._start_asgi_task(cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, self.app))
+
+    def _scope_of(self, version: str) -> HTTPScope:
+        path, raw_path, query = read_target(self.url)
+        return {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,  # type: ignore[typeddict-item]
+            "method": self.parser.get_method().decode("ascii"),
+            "root_path": "",
+            "path": path,
+            "raw_path": raw_path,
+            "query_string": query,
+            "headers": self.headers,
+            "state": {},
+            "extensions": self._extensions,
+        }
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a part of the body for the route; more than it takes at once waits in the socket."""
+        cycle = self.cycle
+        if cycle.response_complete:
+            return
+        cycle.body += body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         """A request is there; what follows is the next one's head."""
         self._in_head, self._in_message, self._num_bytes = True, False, 0
         self._stop_timer()
-        super().on_message_complete()
+        if not self.cycle.response_complete:
+            self.cycle.more_body = False
+            self.cycle.message_event.set()
 
     def on_response_complete(self) -> None:
         """An answer is out; the rest of its request, if any, does not get for ever. An idle connection has one timer

@@ -248,7 +248,11 @@ class WorkerSession:
 
     async def _read_long(self, outputs: Sequence[decode_pb2.RequestOutput]) -> Outputs:
         """Read outputs with many log probabilities, beside the event loop."""
-        places = [place for place, output in enumerate(outputs) if _num_places(output) > codec.INLINE_PLACES]
+        places = [
+            place
+            for place, output in enumerate(outputs)
+            if output.ByteSize() > codec.INLINE_PLACES and _num_places(output) > codec.INLINE_PLACES
+        ]  # a place has more than a byte
         if not places:
             return NO_OUTPUTS
         chosen = {place: outputs[place] for place in places}
