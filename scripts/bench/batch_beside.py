@@ -126,7 +126,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
     size = ("--engine", args.engine, "--prefill", "0", "--decode", "2", "--max-decode", "2")
     env = FAKE if args.engine == "fake" else {}
     name, _, value = args.off.partition("=")
-    changes = {"on": {}} | ({"off": {f"STRATOS_{name}": value}} if args.off else {})
+    changes: dict[str, dict[str, str]] = {"on": {}} | ({"off": {f"STRATOS_{name}": value}} if args.off else {})
     with contextlib.ExitStack() as stack:
         sides = {
             side: BesidePlatform(stack.enter_context(running_platform(*size, env=env | more)), args)

@@ -38,7 +38,7 @@ from stratos.store.records.settings import RecordStoreConfig
 from stratos.store.redis import open_redis
 from stratos.store.sealed.stream_store import StreamAsk, StreamBounds, StreamStore
 from stratos.text.tokenizer import Tokenizer
-from stratos_gateway.http.protocol import ChunkedParts
+from stratos_gateway.http.cycle import ChunkedParts
 from stratos_gateway.metrics import GatewayMetrics
 from stratos_gateway.openai.answers import CompletionRenderer
 from stratos_gateway.openai.chunks import ChoiceChunk
