@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from stratos_gateway.answering.contract import Around
+from stratos_gateway.answering.contract import Around, AtEnd
 from stratos_gateway.answering.entered import Entered
 
 
@@ -16,7 +16,10 @@ async def inside(*steps: Around) -> AsyncIterator[None]:
     error: BaseException | None = None
     try:
         for step in steps:
-            await entered.enter(step)
+            if isinstance(step, AtEnd):
+                entered.add(step)
+            else:
+                await entered.enter(step)
         yield
     except BaseException as raised:
         error = raised

@@ -120,7 +120,7 @@ def test_error_ends_after_what_was_emitted() -> None:
 def test_cancelling_the_last_open_choice_ends_the_request() -> None:
     record = make_record(ChoiceState(index=0), ChoiceState(index=1))
     record.append(output(0, 0, 5, finish=FinishReason.STOP))
-    record.cancel_choices((1, 9))
+    record.cancel_choices({1: None, 9: None})
     assert record.is_ended
     record.append(output(1, 0, 6))
     delta = record.drain()
