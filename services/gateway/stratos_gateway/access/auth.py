@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from ipaddress import ip_address
 from typing import Protocol
 
@@ -43,17 +43,11 @@ def bearer_key(headers: Mapping[str, str]) -> str:
     return _key_of(headers.get("authorization"), headers.get("x-api-key", ""))
 
 
-def sent_key(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """``bearer_key`` of an ASGI scope's headers, whose first one of a name counts; raises the same."""
-    authorization: str | None = None
-    other: str | None = None
-    for name, value in headers:
-        if name == b"authorization":
-            authorization = str(value, "latin-1")
-            break
-        if name == b"x-api-key" and other is None:
-            other = str(value, "latin-1")
-    return _key_of(authorization, other or "")
+def sent_key(headers: Mapping[bytes, bytes]) -> str:
+    """``bearer_key`` of the first headers of an ASGI scope; raises the same."""
+    authorization = headers.get(b"authorization")
+    given = None if authorization is None else str(authorization, "latin-1")
+    return _key_of(given, str(headers.get(b"x-api-key", b""), "latin-1"))
 
 
 def _key_of(authorization: str | None, other: str) -> str:

@@ -17,7 +17,7 @@ from stratos_gateway.access.auth import Authenticator, check_address, sent_key
 from stratos_gateway.access.body_places import BodyPlaces
 from stratos_gateway.access.concurrency import Admission, Place
 from stratos_gateway.answering.request import ClientRequest
-from stratos_gateway.http.body import Leniently, read_json, waited_in, whole_json
+from stratos_gateway.http.body import Leniently, first_headers, headers_named, read_json, waited_in, whole_json
 from stratos_gateway.http.exchange import exchange_of
 from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import patient_send
@@ -44,10 +44,10 @@ def time_allowed(request: Request, most: TimeAllowed) -> TimeAllowed:
     Raises:
         BadRequest: the header is not a whole number in its range.
     """
-    values = [value for name, value in request.scope["headers"] if name == _HEADER]
-    if not values:
+    if _HEADER not in first_headers(request.scope):
         return most
-    text = values[0].decode("latin-1") if len(values) == 1 else ""
+    values = headers_named(request.scope, _HEADER)
+    text = values[0] if len(values) == 1 else ""
     is_number = text.isascii() and text.isdigit() and len(text) <= MAX_DEADLINE_DIGITS
     if not is_number or not DEADLINE_MS.minimum <= int(text) <= DEADLINE_MS.maximum:
         low, high = int(DEADLINE_MS.minimum), int(DEADLINE_MS.maximum)
@@ -77,7 +77,7 @@ class Edge:
             PermissionDenied: the key may not be used from the client's address.
         """
         exchange = exchange_of(http)
-        tenant = await self.authenticator.authenticate(sent_key(http.scope["headers"]))
+        tenant = await self.authenticator.authenticate(sent_key(first_headers(http.scope)))
         exchange.note_tenant(tenant.name, tenant.key_id, tenant.plan.name, tenant.priority_class)
         check_address(tenant, exchange.client)
         return tenant

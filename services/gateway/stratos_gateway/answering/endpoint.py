@@ -25,7 +25,7 @@ from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.entered import Entered
 from stratos_gateway.answering.output import Output
 from stratos_gateway.answering.request import RESUMED, ClientRequest, Prepared, note_unknown
-from stratos_gateway.http.body import until_disconnect, written
+from stratos_gateway.http.body import first_headers, until_disconnect, written
 
 O = TypeVar("O", bound=Output)  # noqa: E741 - an output
 
@@ -274,6 +274,6 @@ def _is_counted(request: ClientRequest[Any], error: BaseException) -> bool:
 
 def _wants_record(http: Request, tenant: Tenant, body: dict[str, Any]) -> bool:
     """Whether any gateway is to be able to go on with the answer."""
-    return b"idempotency-key" in [name for name, _ in http.scope["headers"]] or (
+    return b"idempotency-key" in first_headers(http.scope) or (
         body.get("background") is True or (tenant.plan.durable_streams and body.get("stream") is True)
     )

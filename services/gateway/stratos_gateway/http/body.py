@@ -83,6 +83,11 @@ def first_headers(scope: Scope) -> Mapping[bytes, bytes]:
     return found
 
 
+def headers_named(scope: Scope, name: bytes) -> list[str]:
+    """All values of a header, as they came."""
+    return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
+
+
 def _check_kind(request: Request) -> None:
     given = first_headers(request.scope)
     if given.get(b"content-type") == _JSON and b"content-encoding" not in given:

@@ -15,7 +15,7 @@ from stratos.common.errors import StratosError
 from stratos.common.ids import new_id
 from stratos.core.trace import TraceContext, parse_http_request_id, parse_traceparent
 from stratos.rpc.tracing import Span, Tracing
-from stratos_gateway.http.body import first_headers
+from stratos_gateway.http.body import first_headers, headers_named
 from stratos_gateway.http.errors import OPENAI_ERRORS, ErrorForm, public_error, public_param, shed_reason
 from stratos_gateway.http.sse import EventStream
 
@@ -205,14 +205,10 @@ def exchange_in(scope: Scope) -> Exchange:
 
 def _traceparent(scope: Scope) -> str:
     """The client's; several count as none."""
-    values = _header(scope, b"traceparent")
+    values = headers_named(scope, b"traceparent")
     return parse_traceparent(values[0]) if len(values) == 1 else ""
 
 
 def _request_id(scope: Scope) -> str:
     """The client's first x-request-id that is fit for logs, else a new one."""
-    return next(filter(None, map(parse_http_request_id, _header(scope, b"x-request-id"))), "") or new_id("req")
-
-
-def _header(scope: Scope, name: bytes) -> list[str]:
-    return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
+    return next(filter(None, map(parse_http_request_id, headers_named(scope, b"x-request-id"))), "") or new_id("req")

@@ -10,6 +10,7 @@ from stratos.common.shed_reason import ShedReason
 from stratos.core.tenant import Tenant
 from stratos_gateway.access.auth import bearer_key, sent_key
 from stratos_gateway.access.concurrency import Admission
+from stratos_gateway.http.body import first_headers
 from stratos_gateway.http.errors import SHED_HEADER, error_body, public_error, public_param, retry_headers
 from stratos_gateway.metrics import GatewayMetrics
 from tests.support.paths import ROOT
@@ -169,13 +170,17 @@ def test_headers_without_a_key_are_refused(value: str) -> None:
     with pytest.raises(errors.InvalidApiKey):
         bearer_key({"authorization": value} if value else {})
     with pytest.raises(errors.InvalidApiKey):
-        sent_key([(b"authorization", value.encode())] if value else [])
+        sent_key({b"authorization": value.encode()} if value else {})
     assert bearer_key({"authorization": "bearer sk-x"}) == "sk-x"
+
+
+def sent_key_of(headers: list[tuple[bytes, bytes]]) -> str:
+    return sent_key(first_headers({"headers": headers}))
 
 
 def test_the_first_key_that_was_sent_counts() -> None:
     one, other, x_key = (b"authorization", b"Bearer one"), (b"authorization", b"Bearer two"), (b"x-api-key", b"three")
-    assert sent_key([x_key, (b"host", b"h"), one, other]) == "one"
-    assert sent_key([(b"host", b"h"), x_key, (b"x-api-key", b"four")]) == "three"
+    assert sent_key_of([x_key, (b"host", b"h"), one, other]) == "one"
+    assert sent_key_of([(b"host", b"h"), x_key, (b"x-api-key", b"four")]) == "three"
     with pytest.raises(errors.InvalidApiKey):
-        sent_key([(b"authorization", b""), x_key])
+        sent_key_of([(b"authorization", b""), x_key])
