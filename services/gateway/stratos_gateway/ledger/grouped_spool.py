@@ -26,7 +26,7 @@ class GroupedSpool:
 
     async def keep(self, entries: Sequence[LedgerEntry]) -> bool:
         """Keep entries; ``False`` where the disk does not take them. They go there also if one waits no longer."""
-        is_kept = asyncio.get_running_loop().create_future()
+        is_kept: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((entries, is_kept))
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write(), name="ledger-spool")
