@@ -195,8 +195,6 @@ async def test_what_was_decoded_behind_the_end_of_a_choice_is_not_counted(bench:
     bench.table.cancel(RequestKey("r", 0), {0: 3})
     bench.table.cancel(RequestKey("r", 0), {1: 4})
     bench.table.release(session)
-    bench.clock.advance(6)
-    bench.table.reap()
     [count] = await offered_by(bench)
     assert count.num_output_tokens == 7
 
@@ -223,8 +221,6 @@ async def test_what_its_gateway_was_not_sent_when_it_was_lost_is_cut(bench: Benc
     bench.table.release(session)
     later = bench.engine.status().step + 20
     await eventually(lambda: bench.engine.status().step > later)
-    bench.clock.advance(6)
-    bench.table.reap()
     [count] = await offered_by(bench)
     assert (count.num_output_tokens, count.is_cut) == (num_sent, True)
 
@@ -238,8 +234,6 @@ async def test_what_the_first_of_two_lost_gateways_was_sent_counts(bench: Bench)
     bench.table.release(first)
     bench.table.take_over(second, RequestKey("r", 1000), {0: 2})
     bench.table.release(second)
-    bench.clock.advance(6)
-    bench.table.reap()
     [count] = await offered_by(bench)
     assert (count.num_output_tokens, count.key.attempt) == (num_sent, 1000)
 
