@@ -35,10 +35,10 @@ class AwakeTimeout(AbstractAsyncContextManager[None]):
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    ) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        return await self._limit.__aexit__(kind, error, trace)
+        await self._limit.__aexit__(kind, error, trace)
 
     def _look_later(self) -> None:
         self._look_at_s = self._loop.time() + LOOK_S
