@@ -41,6 +41,8 @@ _SLICES_PER_TURN = 16
 """Batches of the spool that go between two looks at what is new."""
 _TURNS_TO_NEXT_LOOK = 20
 """Turns without a look into segments after one of which a look failed: it may have taken seconds."""
+_CATCH_UP_S = 5.0
+"""Longest that results wait for their entries, beyond what these wait for counts of workers."""
 _MAX_RECENT = 2048
 """Written entries that are kept for a Redis that takes the place of another one: more than its last moments."""
 
@@ -115,6 +117,8 @@ class LedgerWriter:
         self._server = ""
         self._num_turns_to_look = 0
         self._is_away = False
+        self._turned = asyncio.Event()
+        """Set at the end of a turn, and another one after that."""
         if spool is not None:
             metrics.ledger_dropped.inc(spool.num_torn)
 
@@ -148,6 +152,20 @@ class LedgerWriter:
         finally:
             self._meter.give_back_claims(counts)
         self._metrics.ledger_pending.set(len(self._pending) + len(self._waiting))
+        self._turned.set()
+        self._turned = asyncio.Event()
+
+    async def caught_up(self) -> None:
+        """Wait until the ledger or its spool has what has ended here by now, or that takes too long."""
+        left = self._unwritten()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.count_wait_s + _CATCH_UP_S):
+                while left:
+                    await self._turned.wait()
+                    left &= self._unwritten()
+
+    def _unwritten(self) -> set[str]:
+        return self._meter.ended() | {entry.request_id for entry in self._pending}
 
     async def _write_claims(self, counts: Sequence[UsageCount]) -> list[UsageCount]:
         """Write what gateways that died have left; returns what waits."""

@@ -34,6 +34,7 @@ from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.settings import LedgerConfig
 from stratos_gateway.ledger.writer import LedgerWriter, Told
 from stratos_gateway.metrics import GatewayMetrics
+from tests.support.waiting import LIMIT_S
 from tests.support.worlds.usage_counts import COUNT, ENTRY, TAG
 
 
@@ -126,6 +127,20 @@ def bench(
 
 def numbered(num: int) -> list[LedgerEntry]:
     return [replace(ENTRY, request_id=f"gen-{number}") for number in range(num)]
+
+
+async def test_who_waits_for_entries_goes_on_once_the_ledger_has_them(tmp_path: Path) -> None:
+    made = bench(tmp_path / "spool", Store(is_away=True), has_spool=False)
+    await made.writer.caught_up()
+    made.meter.end(DRAFT)
+    waiting = asyncio.ensure_future(made.writer.caught_up())
+    await made.writer.turn()
+    await asyncio.sleep(0)
+    assert not waiting.done(), "the ledger did not take it"
+    made.store.is_away = False
+    await made.writer.turn()
+    await asyncio.wait_for(waiting, LIMIT_S)
+    assert made.store.ids == ["emb-1"]
 
 
 async def test_an_outage_costs_a_turn_one_try_and_no_reading_of_the_spool(tmp_path: Path) -> None:
