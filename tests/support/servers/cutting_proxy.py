@@ -50,14 +50,16 @@ async def cutting_proxy(addresses: Sequence[str], cuts: Sequence[Cut]) -> AsyncI
         host, port = turns[0]
         turns.append(turns.pop(0))
         cut = waiting.pop(0) if waiting else None
-        up_reader, up_writer = await asyncio.open_connection(host, int(port))
-        pipes.spawn(up(reader, up_writer), name="up")
-        with contextlib.suppress(OSError):
-            await down(up_reader, writer, cut)
-        up_writer.close()
-        writer.close()
+        with contextlib.closing(writer):
+            up_reader, up_writer = await asyncio.open_connection(host, int(port))
+            with contextlib.closing(up_writer), contextlib.suppress(OSError):
+                pipes.spawn(up(reader, up_writer), name="up")
+                await down(up_reader, writer, cut)
 
-    server = await asyncio.start_server(connect, "127.0.0.1", 0)
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        pipes.spawn(connect(reader, writer), name="connect")
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
