@@ -21,6 +21,8 @@ BATCH_ROUTES = (
     "/v1/responses",
     "/v1/messages",
     "/v1/embeddings",
+    "/v1/score",
+    "/v1/rerank",
     "/v1/moderations",
 )
 MAX_LINE_BYTES = 1024 * 1024
