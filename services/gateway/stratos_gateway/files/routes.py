@@ -112,7 +112,7 @@ class FileRoutes:
         return OrjsonResponse(file_object(file))
 
     async def delete(self, request: Request) -> Response:
-        """Delete it; batches that use it go on without what they have not read."""
+        """Delete it; a batch that has not read all of it ends with what was answered."""
         tenant, file = await self._find(request)
         async with _answering():
             await self.store().delete(tenant.id, file.id)
