@@ -25,10 +25,10 @@ class CallRate:
         self._what = what
         self._paid_until_s: dict[str, float] = {}
 
-    def pay(self, tenant: str) -> None:
-        """Count a call of a tenant, by its id; raises ``RateLimited``."""
+    def pay(self, tenant: str, calls: int = 1) -> None:
+        """Count a call of a tenant, by its id, as so many; raises ``RateLimited``."""
         now_s = self._clock.now()
-        paid_s = max(now_s, self._paid_until_s.get(tenant, 0.0)) + self._interval_s
+        paid_s = max(now_s, self._paid_until_s.get(tenant, 0.0)) + calls * self._interval_s
         over_s = paid_s - now_s - self._burst * self._interval_s
         if over_s > 1e-9:
             raise RateLimited(f"too many {self._what} a minute", after_s=over_s)

@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from stratos.common.errors import BadRequest, BodyTimeout, DependencyDown, InsufficientQuota, NotFound
 from stratos.core.tenant import Tenant
 from stratos.store.sealed.file_store import FileStore, StoredFile, new_file_id
-from stratos_gateway.answering.edge import Edge
+from stratos_gateway.answering.edge import LIST_CALLS, Edge
 from stratos_gateway.files.lines import LineCheck
 from stratos_gateway.files.settings import FilesConfig
 from stratos_gateway.files.upload import PURPOSE, Upload
@@ -93,7 +93,7 @@ class FileRoutes:
             raise BadRequest(f"limit must be a whole number from 1 to {_MAX_LIMIT}", param="limit")
         if order not in ("asc", "desc"):
             raise BadRequest("order must be asc or desc", param="order")
-        tenant, store = await self._edge.authenticate(request), self.store()
+        tenant, store = await self._edge.reader(request, LIST_CALLS), self.store()
         async with _answering():
             found = await store.list_files(tenant.id)
         found = [file for file in found if file.purpose == query.get("purpose", file.purpose)]
@@ -143,7 +143,7 @@ class FileRoutes:
         return self._store
 
     async def _find(self, request: Request) -> tuple[Tenant, StoredFile]:
-        tenant = await self._edge.authenticate(request)
+        tenant = await self._edge.reader(request)
         async with _answering():
             file = await self.store().find(tenant.id, request.path_params["file_id"])
         if file is None:
