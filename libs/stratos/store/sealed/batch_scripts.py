@@ -2,9 +2,9 @@
 
 A batch is a hash: s status, h sealed head, t lines, n slices, x the next slice that was never taken, ok and
 bad lines, u end of its window, c i f z milliseconds of creation, begin, finalizing and end, w why it ends
-(completed, expired, cancelled, failed), o p ids of its files, m sealed problem, l how often results were lost; e<slice> epoch
-of a slice, a<slice> milliseconds of its first one, g<slice> the epoch whose result counts, v<slice> lines of it that
-were answered and that failed.  The slice -1 is the making of its files.
+(completed, expired, cancelled, failed), o p ids of its files, m sealed problem, l how often results were lost;
+e<slice> epoch of a slice, a<slice> milliseconds of its first one, g<slice> the epoch whose result counts, v<slice>
+lines of it that were answered and that failed. The slice -1 is the making of its files.
 """
 
 # KEYS: batches of the tenant, hash, leases, open batches of the model.

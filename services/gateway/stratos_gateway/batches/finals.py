@@ -125,6 +125,8 @@ class FinalRun:
 
     async def _missing(self, line: int, end: int) -> AsyncIterator[str]:
         """Lines from ``line`` up to ``end``, which have no result."""
+        if line >= end:
+            return
         batch = self._work.batch
         error = f"batch_{batch.ends}", _MISSING.get(batch.ends, f"This request was not executed: {batch.problem}.")
         while line < end:
