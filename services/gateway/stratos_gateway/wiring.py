@@ -13,8 +13,9 @@ from random import Random
 
 from starlette.types import ASGIApp
 
+from stratos_gateway.access.call_rate import read_rate
 from stratos_gateway.answering.contract import Source, Step
-from stratos_gateway.answering.edge import Edge, read_rate
+from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.endpoint import Endpoint, no_record
 from stratos_gateway.answering.output import ChunkOutput
 from stratos_gateway.answering.sending import ChunkSender
@@ -181,7 +182,7 @@ def build_edge(parts: GatewayParts) -> Edge:
         bodies=parts.bodies,
         limits=parts.settings.http,
         clock=clock,
-        reads=read_rate(clock, parts.settings.requests.reads_per_min),
+        pay_reads=read_rate(clock, parts.settings.requests.reads_per_min),
     )
 
 

@@ -11,12 +11,14 @@ import pytest
 
 from stratos.common.clock import FakeClock
 from stratos.common.errors import RateLimited
+from stratos.core.tenant import Tenant
+from stratos_gateway.access.call_rate import LIST_CALLS, read_rate
 from stratos_gateway.access.settings import RequestsConfig
-from stratos_gateway.answering.edge import LIST_CALLS, read_rate
 from tests.support.worlds.admin_world import AdminWorld
 from tests.support.worlds.batch_calls import call
 from tests.support.worlds.stream_world import stream_worlds
 
+ACME = Tenant(name="acme", id="tn_acme")
 SINGLE = (
     ("GET", "/v1/requests/none/receipt"),
     ("GET", "/v1/batches/batch_none"),
@@ -76,22 +78,22 @@ async def test_one_who_asks_too_often_holds_up_nothing_else(world: AdminWorld) -
 def test_progress_bars_of_many_batches_never_meet_it() -> None:
     """A look a second for each of 90, for an hour, and a list now and then."""
     clock = FakeClock()
-    rate = read_rate(clock, RequestsConfig().reads_per_min)
+    pay = read_rate(clock, RequestsConfig().reads_per_min)
     for second in range(3600):
         for _ in range(90):
-            rate.pay("acme")
+            pay(ACME, 1)
         if second % 10 == 0:
-            rate.pay("acme", LIST_CALLS)
+            pay(ACME, LIST_CALLS)
         clock.advance(1.0)
 
 
 def test_a_rate_has_room_for_a_list_and_says_when_there_is_some_again() -> None:
     clock = FakeClock()
-    rate = read_rate(clock, 1)
-    rate.pay("acme", LIST_CALLS)
+    pay = read_rate(clock, 1)
+    pay(ACME, LIST_CALLS)
     with pytest.raises(RateLimited) as refused:
-        rate.pay("acme")
+        pay(ACME, 1)
     assert refused.value.after_s == pytest.approx(60.0)
-    rate.pay("other")
+    pay(Tenant(name="other", id="tn_other"), 1)
     clock.advance(60.0)
-    rate.pay("acme")
+    pay(ACME, 1)

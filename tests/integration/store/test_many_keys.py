@@ -57,7 +57,11 @@ async def num_bytes(redis: Redis, tenant: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("num", "most"), [(600, 120), pytest.param(100_000, StreamsConfig().tenant_streams, marks=pytest.mark.slow)]
+    ("num", "most"),
+    [
+        (600, 120),
+        pytest.param(100_000, StreamsConfig().tenant_streams, marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
+    ],
 )
 async def test_a_tenant_has_so_many_keys_and_its_neighbour_keeps_its_own(redis_url: str, num: int, most: int) -> None:
     """The oldest ones go: their requests are new ones again, and those of the newest have their answers."""

@@ -15,8 +15,9 @@ from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.core.tenant import Tenant
 from stratos_gateway.access.body_places import BodyPlaces
+from stratos_gateway.access.call_rate import read_rate
 from stratos_gateway.access.concurrency import Admission
-from stratos_gateway.answering.edge import Edge, read_rate
+from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.endpoint import Endpoint
 from stratos_gateway.answering.sending import ChunkSender
 from stratos_gateway.app import GatewayApp
@@ -102,7 +103,7 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
         bodies=bodies,
         limits=limits,
         clock=clock,
-        reads=read_rate(clock, 6000),
+        pay_reads=read_rate(clock, 6000),
     )
     steps = [LimitsStep(TenantLimiter(Leaser(NO_LEASES, clock, LimitsConfig()), clock))]
     workers = [WorkersSource(fleet, admission)]

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from stratos.common.clock import Clock
 from stratos.common.errors import RateLimited
+from stratos.core.tenancy.roles import Role
+from stratos.core.tenant import Tenant
 
+LIST_CALLS = 10
+"""A list counts as so many calls: it may show a hundred things, or look at a thousand."""
 _MAX_REMEMBERED = 10_000
 
 
@@ -35,3 +41,15 @@ class CallRate:
         self._paid_until_s[tenant] = paid_s
         if len(self._paid_until_s) > _MAX_REMEMBERED:
             self._paid_until_s = {name: until_s for name, until_s in self._paid_until_s.items() if until_s > now_s}
+
+
+def read_rate(clock: Clock, reads_per_min: int) -> Callable[[Tenant, int], None]:
+    """Counts calls of tenants about what is kept, of which those of ten seconds may come at once; admins may always."""
+    what = "calls about files, batches, responses, streams and receipts"
+    rate = CallRate(clock, reads_per_min, max(LIST_CALLS, reads_per_min // 6), what)
+
+    def pay(tenant: Tenant, calls: int) -> None:
+        if tenant.role is not Role.ADMIN:
+            rate.pay(tenant.id, calls)
+
+    return pay

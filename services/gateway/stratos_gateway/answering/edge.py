@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,11 +13,9 @@ from starlette.types import Send
 from stratos.common.clock import Clock
 from stratos.common.errors import BadRequest
 from stratos.core.requests.limits import DEADLINE_MS, MAX_DEADLINE_DIGITS
-from stratos.core.tenancy.roles import Role
 from stratos.core.tenant import Tenant
 from stratos_gateway.access.auth import Authenticator, check_address, sent_key
 from stratos_gateway.access.body_places import BodyPlaces
-from stratos_gateway.access.call_rate import CallRate
 from stratos_gateway.access.concurrency import Admission, Place
 from stratos_gateway.answering.request import ClientRequest
 from stratos_gateway.http.body import Leniently, first_headers, headers_named, read_json, waited_in, whole_json
@@ -25,15 +24,7 @@ from stratos_gateway.http.limits import HttpLimits
 from stratos_gateway.http.sse import patient_send
 
 HEADER = "x-stratos-deadline-ms"
-LIST_CALLS = 10
-"""A list counts as so many calls: it may show a hundred things, or look at a thousand."""
 _HEADER = HEADER.encode()
-
-
-def read_rate(clock: Clock, reads_per_min: int) -> CallRate:
-    """Rate of calls about what is kept; those of ten seconds may come at once."""
-    what = "calls about files, batches, responses, streams and receipts"
-    return CallRate(clock, reads_per_min, max(LIST_CALLS, reads_per_min // 6), what)
 
 
 class TimeAllowed(NamedTuple):
@@ -75,8 +66,8 @@ class Edge:
     bodies: BodyPlaces
     limits: HttpLimits
     clock: Clock
-    reads: CallRate
-    """Calls about what is kept."""
+    pay_reads: Callable[[Tenant, int], None]
+    """Counts calls of a tenant about what is kept; raises ``RateLimited``."""
 
     def allowed(self, http: Request) -> TimeAllowed:
         """How long a request may take; raises like ``time_allowed``."""
@@ -95,7 +86,7 @@ class Edge:
         return tenant
 
     async def reader(self, http: Request, calls: int = 1) -> Tenant:
-        """The tenant who asks for what is kept; keys of the platform's admins may always.
+        """The tenant who asks for what is kept.
 
         Args:
             http: the request.
@@ -106,8 +97,7 @@ class Edge:
             StratosError: like ``authenticate``.
         """
         tenant = await self.authenticate(http)
-        if tenant.role is not Role.ADMIN:
-            self.reads.pay(tenant.id, calls)
+        self.pay_reads(tenant, calls)
         return tenant
 
     def begin(self, http: Request, tenant: Tenant, prompt_param: str) -> None:

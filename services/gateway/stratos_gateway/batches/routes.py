@@ -17,7 +17,8 @@ from stratos.core.requests.limits import check_metadata
 from stratos.core.tenant import Tenant
 from stratos.store.sealed.batch_store import BatchHead, BatchStore, StoredBatch
 from stratos.store.sealed.file_store import StoredFile
-from stratos_gateway.answering.edge import LIST_CALLS, Edge
+from stratos_gateway.access.call_rate import LIST_CALLS
+from stratos_gateway.answering.edge import Edge
 from stratos_gateway.batches.settings import BatchesConfig
 from stratos_gateway.batches.views import batch_object
 from stratos_gateway.files.lines import BATCH_ROUTES

@@ -16,7 +16,8 @@ from starlette.responses import Response, StreamingResponse
 from stratos.common.errors import BadRequest, BodyTimeout, DependencyDown, InsufficientQuota, NotFound
 from stratos.core.tenant import Tenant
 from stratos.store.sealed.file_store import FileStore, StoredFile, new_file_id
-from stratos_gateway.answering.edge import LIST_CALLS, Edge
+from stratos_gateway.access.call_rate import LIST_CALLS
+from stratos_gateway.answering.edge import Edge
 from stratos_gateway.files.lines import LineCheck
 from stratos_gateway.files.settings import FilesConfig
 from stratos_gateway.files.upload import PURPOSE, Upload
