@@ -13,6 +13,7 @@ So the last entries are written to it once more.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,6 +30,7 @@ from stratos.store.ledger.ledger_store import Written
 from stratos.store.ledger.spool import Spool, SpoolSlice
 from stratos_gateway.answering.draft import Draft
 from stratos_gateway.ledger.entries import claimed_entry, own_entry
+from stratos_gateway.ledger.grouped_spool import GroupedSpool
 from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.settings import LedgerConfig
 from stratos_gateway.metrics import GatewayMetrics
@@ -98,6 +100,7 @@ class LedgerWriter:
         told: Told,
     ) -> None:
         self._store, self._meter, self._spool, self._config = store, meter, spool, config
+        self._group = None if spool is None else GroupedSpool(spool)
         self._plan_of = plan_of
         self._metrics = metrics
         self._told = told
@@ -156,17 +159,32 @@ class LedgerWriter:
     async def settle(self, drafts: Sequence[Draft]) -> None:
         """Write entries of requests that no worker counts, before their clients are answered.
 
-        Where the ledger does not take them at once, the turns get them as they get all others.
+        Where the ledger does not take them at once, they go to the spool; where the disk does not either, the turns get
+        them as they get all others.
         """
-        if self._is_away:
+        if not self._config.settle_s:
             return
-        try:
+        entries = [own_entry(draft, {}) for draft in drafts]
+        if await self._is_in_time(self._enter(entries)) or await self._is_in_time(self._spooled(entries)):
+            self._meter.note_settled(draft.request_id for draft in drafts)
+
+    async def _is_in_time(self, work: Awaitable[bool]) -> bool:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.settle_s):
-                if await self._write([own_entry(draft, {}) for draft in drafts], looks=False):
-                    return
-        except (TimeoutError, DependencyDown, RedisError):
-            return
-        self._meter.note_settled(draft.request_id for draft in drafts)
+                return await work
+        return False
+
+    async def _enter(self, entries: Sequence[LedgerEntry]) -> bool:
+        """Write entries into the ledger, unless it is known to be away; returns whether it has all of them."""
+        if self._is_away:
+            return False
+        try:
+            return not await self._write(entries, looks=False)
+        except (DependencyDown, RedisError):
+            return False
+
+    async def _spooled(self, entries: Sequence[LedgerEntry]) -> bool:
+        return self._group is not None and await self._group.keep(entries)
 
     async def close(self) -> None:
         """Write what is left, or keep it."""
@@ -226,8 +244,8 @@ class LedgerWriter:
             if self._replayed == spool.num_bytes or len(self._waiting) >= self._config.max_pending:
                 break
             await self._replay_slice(spool)
-        if self._replayed == spool.num_bytes and not self._waiting:
-            await asyncio.to_thread(spool.clear)
+        is_over = self._replayed == spool.num_bytes and not self._waiting
+        if is_over and await asyncio.to_thread(spool.clear, self._replayed):
             self._replayed = 0
             _log.info("the entries of the spool are in the ledger")
         self._metrics.ledger_spool_bytes.set(spool.num_bytes - self._replayed)
@@ -244,12 +262,7 @@ class LedgerWriter:
     async def _keep(self) -> None:
         """Into the spool, or in memory up to a bound."""
         if self._spool is not None and self._pending:
-            try:
-                is_kept = await asyncio.to_thread(self._spool.append, self._pending)
-            except OSError as error:
-                _log.error("the spool of the ledger cannot be written: %s", error)
-                is_kept = False
-            if is_kept:
+            if await self._spooled(self._pending):
                 self._pending = []
             self._metrics.ledger_spool_bytes.set(self._spool.num_bytes - self._replayed)
         for kept in (self._pending, self._waiting):
