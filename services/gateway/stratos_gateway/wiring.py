@@ -13,6 +13,7 @@ from random import Random
 
 from starlette.types import ASGIApp
 
+from stratos_gateway.access.call_rate import read_rate
 from stratos_gateway.answering.contract import Source, Step
 from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.endpoint import Endpoint, no_record
@@ -174,12 +175,14 @@ def kept_answers(parts: GatewayParts) -> KeptAnswers | None:
 
 def build_edge(parts: GatewayParts) -> Edge:
     """Keys and places, for all routes."""
+    clock = parts.surroundings.clock
     return Edge(
         authenticator=parts.backends.authenticator,
         admission=parts.admission,
         bodies=parts.bodies,
         limits=parts.settings.http,
-        clock=parts.surroundings.clock,
+        clock=clock,
+        pay_reads=read_rate(clock, parts.settings.requests.reads_per_min),
     )
 
 
@@ -205,7 +208,7 @@ def build_gateway(
     tools = preparation_tools(parts, catalogue, kept)
     endpoints = build_endpoints(parts, edge, tools)
     recorded = {d.path: found for d in DIALECTS if isinstance(found := endpoints[d.path], Endpoint)}
-    streams = RecordedStreams(edge.authenticate, backends.streams)
+    streams = RecordedStreams(edge.reader, backends.streams)
     resume = StreamResume(streams, recorded)
     responses = None
     if backends.streams is not None:
@@ -219,8 +222,8 @@ def build_gateway(
         batches=BatchRoutes(edge, backends.batches, catalogue, settings.batches),
         authenticate=edge.authenticate,
         usage=UsageRoute(edge.authenticate, parts.billing),
-        receipt=ReceiptRoute(edge.authenticate, parts.billing),
-        responses=ResponseRoutes(edge.authenticate, kept, responses, resume),
+        receipt=ReceiptRoute(edge.reader, parts.billing),
+        responses=ResponseRoutes(edge.reader, kept, responses, resume),
         sockets=SocketRoute(edge, lambda: app, settings.sockets, parts.metrics.sockets.set),
         catalogue=catalogue,
         health=DeepHealth(parts.models, parts.fleet, parts.embeddings, settings.health),

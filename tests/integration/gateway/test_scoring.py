@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from stratos_gateway.models.score_head import QWEN3_TEMPLATE, Pair, ScoreHead, r
 from tests.support.paths import BASE_MODEL
 from tests.support.reference.shipped_model import VOCAB_SIZE, shipped_tokenizer
 from tests.support.reference.tiny_models import save_tiny_llama
+from tests.support.waiting import eventually
+from tests.support.worlds.batch_calls import QUICK, ended, is_billed, rows_of, submit
 from tests.support.worlds.gateway_world import World, gateway_world
 from tests.support.worlds.stream_world import stream_worlds
 
@@ -190,3 +193,33 @@ async def test_scores_come_again_with_their_key(reference: Reference, redis_url:
         assert [answer.headers.get("idempotent-replayed") for answer in answers] == [None, "true"]
         assert answers[0].status_code == 200, answers[0].text
         assert (answers[0].content, worlds[1].worker.submits) == (answers[1].content, [])
+
+
+async def test_lines_of_a_batch_are_scored_and_ranked_and_each_is_billed_once(
+    reference: Reference, redis_url: str, tmp_path: Path
+) -> None:
+    """The second line's other word is asked for in a run of its own, under an id of its own, which is not billed."""
+    model, scores = {"path": reference.folder, "name": "base"}, [reference.score(QUERY, text) for text in DOCUMENTS]
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/score": {"text_1": QUERY, "text_2": DOCUMENTS},
+        "/v1/rerank": {"query": QUERY, "documents": DOCUMENTS},
+    }
+    async with stream_worlds(redis_url, tmp_path, model=model, batches=QUICK) as [one, two]:
+        for world in (one, two):
+            world.worker.script, world.worker.logprobs_of = reference.script, reference.logprobs_of
+        found = {}
+        for place, (url, body) in enumerate(bodies.items(), 1):
+            line = {"custom_id": "c0", "method": "POST", "url": url, "body": {"model": "base", **body}}
+            begun = await submit(one, [line, {**line, "custom_id": "c1", "body": {"model": "base"}}])
+            over = await ended(two, begun["id"])
+            [answer], [refusal] = [await rows_of(two, over[name]) for name in ("output_file_id", "error_file_id")]
+            assert (over["status"], answer["custom_id"], refusal["custom_id"]) == ("completed", "c0", "c1")
+            assert refusal["response"]["status_code"] == 400
+            found[url] = answer["response"]["body"]
+            await eventually(partial(is_billed, one, place * len(DOCUMENTS)), "each pair is billed once")
+        assert [row["score"] for row in found["/v1/score"]["data"]] == pytest.approx(scores, abs=1e-6)
+        ranked = sorted(range(len(scores)), key=lambda index: -scores[index])
+        assert [row["index"] for row in found["/v1/rerank"]["results"]] == ranked
+        submits = [submit for world in (one, two) for submit in world.worker.submits]
+        assert any(not submit.HasField("meter") for submit in submits), "a word was asked for"
+        assert len({submit.request_id for submit in submits}) == len(submits)

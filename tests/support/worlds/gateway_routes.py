@@ -15,6 +15,7 @@ from stratos.core.gateway_load import GatewayLoad
 from stratos.core.placement import Outcome, Placement, PlacementRequest
 from stratos.core.tenant import Tenant
 from stratos_gateway.access.body_places import BodyPlaces
+from stratos_gateway.access.call_rate import read_rate
 from stratos_gateway.access.concurrency import Admission
 from stratos_gateway.answering.edge import Edge
 from stratos_gateway.answering.endpoint import Endpoint
@@ -96,7 +97,14 @@ def full_routes(max_body_bytes: int, clock: Clock | None = None) -> list[BaseRou
         HttpLimits(max_body_bytes=max_body_bytes, body_timeout_s=5, write_timeout_s=5),
     )
     bodies = BodyPlaces(64, 64, metrics.open_bodies.set)
-    edge = Edge(authenticator=full, admission=admission, bodies=bodies, limits=limits, clock=clock)
+    edge = Edge(
+        authenticator=full,
+        admission=admission,
+        bodies=bodies,
+        limits=limits,
+        clock=clock,
+        pay_reads=read_rate(clock, 6000),
+    )
     steps = [LimitsStep(TenantLimiter(Leaser(NO_LEASES, clock, LimitsConfig()), clock))]
     workers = [WorkersSource(fleet, admission)]
     sender, vectors = ChunkSender(limits), [VectorSource(fleet, admission, unreached, 5.0)]

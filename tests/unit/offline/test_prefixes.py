@@ -49,6 +49,13 @@ def test_those_that_share_more_are_nearer() -> None:
     assert blocks in ([0, 2, 1], [2, 0, 1], [1, 0, 2], [1, 2, 0])
 
 
+@pytest.mark.parametrize("names", [("query", "documents"), ("text_1", "text_2"), ("queries", "documents")])
+def test_pairs_of_one_query_are_neighbours(names: tuple[str, str]) -> None:
+    bodies = [{"model": "base", names[0]: f"query {place % 5}", names[1]: [f"{place}"]} for place in range(50)]
+    queries = [number % 5 for number in order_of(bodies)]
+    assert sum(one != two for one, two in pairwise(queries)) == 4
+
+
 def test_lines_of_one_key_keep_their_order() -> None:
     assert order_of([chat("same", "same")] * 50) == list(range(50))
 

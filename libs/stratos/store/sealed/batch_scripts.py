@@ -2,9 +2,9 @@
 
 A batch is a hash: s status, h sealed head, t lines, n slices, x the next slice that was never taken, ok and
 bad lines, u end of its window, c i f z milliseconds of creation, begin, finalizing and end, w why it ends
-(completed, expired, cancelled), o p ids of its files, m sealed problem, l how often results were lost; e<slice> epoch
-of a slice, a<slice> milliseconds of its first one, g<slice> the epoch whose result counts, v<slice> lines of it that
-were answered and that failed.  The slice -1 is the making of its files.
+(completed, expired, cancelled, failed), o p ids of its files, m sealed problem, l how often results were lost;
+e<slice> epoch of a slice, a<slice> milliseconds of its first one, g<slice> the epoch whose result counts, v<slice>
+lines of it that were answered and that failed. The slice -1 is the making of its files.
 """
 
 # KEYS: batches of the tenant, hash, leases, open batches of the model.
@@ -15,6 +15,7 @@ local function get(name) return redis.call('HGET', KEYS[2], name) end
 local function number(name) return tonumber(get(name) or '0') end
 local function set(...) redis.call('HSET', KEYS[2], ...) end
 local function finalize(why) set('s', 'finalizing', 'w', why, 'f', string.format('%.0f', now)) end
+local function ends_early() return get('w') or now >= number('u') and 'expired' end
 local function lease(slice, ms)
   redis.call('ZADD', KEYS[3], now + ms, slice)
   return redis.call('HINCRBY', KEYS[2], 'e' .. slice, 1)
@@ -45,12 +46,12 @@ if status == 'validating' then
   status = 'in_progress'
   set('s', status, 'i', string.format('%.0f', now))
 end
-local is_late = status == 'in_progress' and now >= number('u')
-if is_late or status == 'cancelling' then
+local ends = status == 'cancelling' and 'cancelled' or status == 'in_progress' and ends_early()
+if ends then
   -- Gateways that have slices stop with the next sign of life, and keep what was answered.
   if #redis.call('ZRANGEBYSCORE', KEYS[3], now, '+inf', 'LIMIT', 0, 1) > 0 then return nil end
   status = 'finalizing'
-  finalize(is_late and 'expired' or 'cancelled')
+  finalize(ends)
 end
 if status == 'in_progress' then
   local slice = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, 1)[1]
@@ -69,11 +70,12 @@ else
 end
 return nil
 """
-# ARGV: slice, epoch, milliseconds of a lease, 0 to give it up. Answers the status of the batch, or "fenced".
+# ARGV: slice, epoch, milliseconds of a lease, 0 to give it up. Answers the status of the batch, "expired" where nothing
+# more of it is to be computed, or "fenced".
 RENEW = """
 if not owns(ARGV[1], ARGV[2]) then return 'fenced' end
 redis.call('ZADD', KEYS[3], now + ARGV[3], ARGV[1])
-if get('s') == 'in_progress' and now >= number('u') then return 'expired' end
+if get('s') == 'in_progress' and ends_early() then return 'expired' end
 return get('s')
 """
 # ARGV: slice, epoch, lines that were answered, lines that failed. Answers 1, to a second try as well, or 0 where
@@ -121,6 +123,14 @@ if not owns(ARGV[2], ARGV[3]) then return 0 end
 set('s', ARGV[4], 'o', ARGV[5], 'p', ARGV[6], 'm', ARGV[7], 'z', string.format('%.0f', now))
 redis.call('DEL', KEYS[3])
 redis.call('ZREM', KEYS[4], ARGV[1])
+return 1
+"""
+# ARGV: slice, epoch, sealed problem. No more of the batch is computed, and its files are made of what was answered.
+# Answers 1, or 0 where another gateway has the slice.
+FAIL = """
+if not owns(ARGV[1], ARGV[2]) then return 0 end
+redis.call('ZREM', KEYS[3], ARGV[1])
+if get('s') == 'in_progress' then set('w', 'failed', 'm', ARGV[3]) end
 return 1
 """
 # Answers the status before.

@@ -77,7 +77,7 @@ class StoredBatch:
     ended_unix_s: int
     expires_unix_s: int
     ends: str
-    """Why it ends: completed, expired or cancelled; empty while it goes on."""
+    """Why it ends: completed, expired, cancelled or failed; empty while it goes on."""
     output_file_id: str
     error_file_id: str
     problem: str
@@ -137,7 +137,7 @@ class BatchStore:
 
         self._create, self._claim, self._renew = script(scripts.CREATE), script(scripts.CLAIM), script(scripts.RENEW)
         self._commit, self._lose = script(scripts.COMMIT), script(scripts.LOSE)
-        self._finish, self._cancel = script(scripts.FINISH), script(scripts.CANCEL)
+        self._finish, self._cancel, self._fail = script(scripts.FINISH), script(scripts.CANCEL), script(scripts.FAIL)
 
     def new_id(self, tenant_id: str, idempotency: str = "") -> str:
         """Id of a new batch: the same for the same idempotency key, a fresh one without."""
@@ -237,7 +237,11 @@ class BatchStore:
         return int(found or "0")
 
     async def renew(self, tenant_id: str, batch_id: str, claim: tuple[int, int], lease_s: float) -> str:
-        """Keep a slice, or give it up with 0; the status of its batch, "expired", or "fenced" where it was lost."""
+        """Keep a slice, or give it up with 0.
+
+        Returns:
+            The status of its batch, "expired" where no more of it is to be computed, "fenced" where the slice was lost.
+        """
         return str(await self._run(self._renew, tenant_id, batch_id, [*claim, int(lease_s * 1000)]))
 
     async def commit(
@@ -286,6 +290,11 @@ class BatchStore:
         """
         args: list[str | int | float] = [epoch, most, *(number for claim in claims for number in claim)]
         return bool(await self._run(self._lose, tenant_id, batch_id, args))
+
+    async def fail(self, tenant_id: str, batch_id: str, claim: tuple[int, int], problem: str) -> bool:
+        """Let a batch end for a problem with a slice: what was answered is kept; false where another gateway has it."""
+        sealed = self._sealed(tenant_id, batch_id, "problem", problem.encode())
+        return bool(await self._run(self._fail, tenant_id, batch_id, [*claim, sealed]))
 
     async def drop_result(self, tenant_id: str, batch_id: str, claim: tuple[int, int]) -> None:
         """The result of a slice is in a file now."""

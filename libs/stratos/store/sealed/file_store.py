@@ -159,23 +159,22 @@ class FileStore:
         for part in range(begin // PART_BYTES, -(-min(end, file.num_bytes) // PART_BYTES)):
             offset, most = sealed_range(part, 1)
             left = file.num_bytes - part * PART_BYTES
-            sealed = await self.objects.read(place, offset, min(most, left + SEAL_BYTES))
             try:
+                sealed = await self.objects.read(place, offset, min(most, left + SEAL_BYTES))
                 plain = await asyncio.to_thread(open_part, key, name, part, sealed)
-            except BrokenSeal as error:
-                raise NotFound("this file was altered, or is being deleted") from error
+            except (BrokenSeal, NotFound) as error:
+                raise _broken() from error
             yield plain[max(0, begin - part * PART_BYTES) : max(0, end - part * PART_BYTES)]
 
     async def read_index(self, tenant_id: str, file: StoredFile) -> bytes:
         """Index that is kept beside a file; raises ``NotFound`` where it is broken."""
         num_parts = -(-file.num_bytes // PART_BYTES)
-        sealed = await self.objects.read(
-            self.object_key(tenant_id, file.id), file.num_bytes + num_parts * SEAL_BYTES, file.index_bytes
-        )
+        place, begin = self.object_key(tenant_id, file.id), file.num_bytes + num_parts * SEAL_BYTES
         try:
+            sealed = await self.objects.read(place, begin, file.index_bytes)
             return open_index(self.key(tenant_id), _name(tenant_id, file.id), sealed)
-        except BrokenSeal as error:
-            raise NotFound("this file was altered, or is being deleted") from error
+        except (BrokenSeal, NotFound) as error:
+            raise _broken() from error
 
     async def forget(self, tenant_id: str) -> None:
         """Remove all files of a tenant that is deleted: without its key they are noise already."""
@@ -226,6 +225,11 @@ class FileStore:
     def _keys(self, tenant_id: str) -> list[str]:
         own = f"{self._head}:{tenant_id}"
         return [own, f"{own}:until", f"{own}:bytes", f"{self._head}:objects"]
+
+
+def _broken() -> NotFound:
+    """Refusal of a file whose bytes are not what was kept; where they lie is no business of clients."""
+    return NotFound("this file was altered, or is being deleted")
 
 
 def _name(tenant_id: str, file_id: str) -> str:

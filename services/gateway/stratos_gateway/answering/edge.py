@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -65,6 +66,8 @@ class Edge:
     bodies: BodyPlaces
     limits: HttpLimits
     clock: Clock
+    pay_reads: Callable[[Tenant, int], None]
+    """Counts calls of a tenant about what is kept; raises ``RateLimited``."""
 
     def allowed(self, http: Request) -> TimeAllowed:
         """How long a request may take; raises like ``time_allowed``."""
@@ -80,6 +83,21 @@ class Edge:
         tenant = await self.authenticator.authenticate(sent_key(first_headers(http.scope)))
         exchange.note_tenant(tenant.name, tenant.key_id, tenant.plan.name, tenant.priority_class)
         check_address(tenant, exchange.client)
+        return tenant
+
+    async def reader(self, http: Request, calls: int = 1) -> Tenant:
+        """The tenant who asks for what is kept.
+
+        Args:
+            http: the request.
+            calls: that it counts as.
+
+        Raises:
+            RateLimited: the tenant asks too often.
+            StratosError: like ``authenticate``.
+        """
+        tenant = await self.authenticate(http)
+        self.pay_reads(tenant, calls)
         return tenant
 
     def begin(self, http: Request, tenant: Tenant, prompt_param: str) -> None:

@@ -15,14 +15,14 @@ from stratos.common.errors import DependencyDown, NotFound, StreamMoved
 from stratos.store.sealed.batch_store import FINAL
 from stratos.store.sealed.file_store import StoredFile
 from stratos.store.sealed.file_writer import FileWriter
-from stratos_gateway.batches.slices import BatchWork, result_line
+from stratos_gateway.batches.slices import NO_INPUT, BatchWork, result_line
 
 _log = logging.getLogger(__name__)
 _AT_A_TIME = 200
 """Slices whose epochs are asked for at a time."""
 _MISSING = {
-    "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
-    "cancelled": ("batch_cancelled", "This request was not executed: its batch was cancelled."),
+    "expired": "This request could not be executed before the completion window expired.",
+    "cancelled": "This request was not executed: its batch was cancelled.",
 }
 _MAX_LOSSES = 8
 """Times that a batch may lose results: after that its store keeps nothing."""
@@ -48,6 +48,8 @@ class FinalRun:
         """Slices, and the epochs of their results, which cannot be read."""
         self._kept: list[str | None] = []
         """Ids of the files, "" for one without a line, ``None`` where there is no room for it."""
+        self._read: tuple[int, list[dict[str, Any]]] = -1, []
+        """Slice of the input that was read last, and its lines."""
 
     async def run(self) -> None:
         """Do it, or give results that are lost to gateways that compute them again.
@@ -92,25 +94,57 @@ class FinalRun:
             is_over = await work.store.finish(work.tenant_id, batch.id, self._claim, "failed", problem=_NO_ROOM)
         else:
             files = str(self._kept[0]), str(self._kept[1])
-            is_over = await work.store.finish(work.tenant_id, batch.id, self._claim, batch.ends, files)
+            problem = batch.problem
+            is_over = await work.store.finish(work.tenant_id, batch.id, self._claim, batch.ends, files, problem)
         if is_over:
             await self._drop_results()
 
     async def _rows(self) -> AsyncIterator[tuple[bool, str]]:
         """All lines of both files, in order."""
+        line, is_whole = 0, self._work.batch.ends == "completed"
         async for number, epoch in self._epochs():
             rows = [] if not epoch else await self._result(number, epoch)
-            if self._lost and self._work.batch.ends == "completed":
+            if is_whole and self._lost:
                 continue  # the files are made once all of it is there
-            by_line = {line: (bool(is_ok), text) for line, is_ok, text in rows}
-            count, begin = self._work.index.counts[number], self._work.index.begins[number]
-            lines = await self._work.lines(number) if len(by_line) < count else []
-            for line in range(count):
-                if line in by_line:
-                    yield by_line[line]
-                else:
-                    name = f"{self._work.batch.id}-{begin + line}"
-                    yield False, result_line(name, lines[line]["custom_id"], None, _MISSING[self._work.batch.ends])
+            for place, is_ok, text in rows:
+                at = self._begin(number, rows[0]) + place
+                async for missing in self._missing(line, at):
+                    yield False, missing
+                yield bool(is_ok), text
+                line = at + 1
+        if not is_whole:
+            async for missing in self._missing(line, self._work.batch.num_lines):
+                yield False, missing
+
+    def _begin(self, number: int, first: tuple[int, bool, str]) -> int:
+        """Number of a slice's first line; where the input is gone its first result tells."""
+        if (index := self._work.index) is not NO_INPUT:
+            return index.begins[number]
+        place, _, text = first
+        return int(orjson.loads(text)["id"].rpartition("-")[2]) - place
+
+    async def _missing(self, line: int, end: int) -> AsyncIterator[str]:
+        """Lines from ``line`` up to ``end``, which have no result."""
+        if line >= end:
+            return
+        batch = self._work.batch
+        error = f"batch_{batch.ends}", _MISSING.get(batch.ends, f"This request was not executed: {batch.problem}.")
+        while line < end:
+            begin, lines = await self._lines_around(line)
+            for row in lines[line - begin : end - begin] or [{}] * (end - line):
+                yield result_line(f"{batch.id}-{line}", row.get("custom_id"), None, error)
+                line += 1
+
+    async def _lines_around(self, line: int) -> tuple[int, list[dict[str, Any]]]:
+        """Lines of a line's slice, and the number of the first one; none where the input is gone."""
+        work = self._work
+        number = work.index.number_of(line)
+        if number != self._read[0]:
+            try:
+                self._read = number, await work.lines(number)
+            except NotFound:
+                work.index = NO_INPUT
+        return (line, []) if work.index is NO_INPUT else (work.index.begins[number], self._read[1])
 
     async def _epochs(self) -> AsyncIterator[tuple[int, int]]:
         work, num = self._work, self._work.batch.num_slices

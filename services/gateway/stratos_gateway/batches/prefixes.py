@@ -15,9 +15,10 @@ import orjson
 
 SHORT, LONG = (64, 256, 1024), (4096, 16384)
 KEY_BYTES = 4 * (1 + len(SHORT) + 1 + len(LONG))
-_FIRST = ("tools", "instructions", "system")
+_FIRST = ("tools", "instructions", "system", "instruction")
 """Fields that templates write before the others."""
-_REST = ("messages", "prompt", "input")
+_REST = ("messages", "prompt", "input", "query", "text_1", "queries", "data_1")
+"""Fields that prompts begin with, one of them in each body: of a pair that is judged, the query."""
 
 
 def prefix_key(body: dict[str, Any]) -> bytes:

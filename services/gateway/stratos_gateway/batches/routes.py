@@ -17,6 +17,7 @@ from stratos.core.requests.limits import check_metadata
 from stratos.core.tenant import Tenant
 from stratos.store.sealed.batch_store import BatchHead, BatchStore, StoredBatch
 from stratos.store.sealed.file_store import StoredFile
+from stratos_gateway.access.call_rate import LIST_CALLS
 from stratos_gateway.answering.edge import Edge
 from stratos_gateway.batches.settings import BatchesConfig
 from stratos_gateway.batches.views import batch_object
@@ -66,7 +67,7 @@ class BatchRoutes:
 
     async def show(self, request: Request) -> Response:
         """A batch as it stands."""
-        tenant = await self._edge.authenticate(request)
+        tenant = await self._edge.reader(request)
         async with _answering():
             return OrjsonResponse(batch_object(await self._find(tenant, request.path_params["batch_id"])))
 
@@ -80,7 +81,7 @@ class BatchRoutes:
         limit, after = query.get("limit", "20"), query.get("after")
         if not (limit.isascii() and limit.isdigit() and len(limit) <= 3 and 1 <= int(limit) <= _MAX_PAGE):
             raise BadRequest(f"limit must be a whole number from 1 to {_MAX_PAGE}", param="limit")
-        tenant, store = await self._edge.authenticate(request), self._opened()
+        tenant, store = await self._edge.reader(request, LIST_CALLS), self._opened()
         async with _answering():
             names = await store.names(tenant.id)
             if after is not None and after not in names:
@@ -93,7 +94,7 @@ class BatchRoutes:
 
     async def cancel(self, request: Request) -> Response:
         """End a batch; what was answered is kept."""
-        tenant, batch_id = await self._edge.authenticate(request), request.path_params["batch_id"]
+        tenant, batch_id = await self._edge.reader(request), request.path_params["batch_id"]
         async with _answering():
             await self._find(tenant, batch_id)
             await self._opened().cancel(tenant.id, batch_id)

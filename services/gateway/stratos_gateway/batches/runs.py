@@ -16,13 +16,14 @@ from stratos.common.background import BackgroundTasks, end_tasks, happens
 from stratos.common.clock import Clock
 from stratos.common.errors import DependencyDown, NotFound, Retryable, StratosError
 from stratos.store.sealed.batch_store import FINAL, BatchStore
+from stratos.store.sealed.file_store import StoredFile
 from stratos_gateway.access.auth import Recall
 from stratos_gateway.batches.calls import LineCalls
 from stratos_gateway.batches.courtesy import Courtesy
 from stratos_gateway.batches.finals import FinalRun
 from stratos_gateway.batches.gate import LineGate
 from stratos_gateway.batches.settings import BatchesConfig
-from stratos_gateway.batches.slices import BatchWork, SliceIndex, SliceRun, gone
+from stratos_gateway.batches.slices import NO_INPUT, BatchWork, SliceIndex, SliceRun, gone
 from stratos_gateway.metrics import DAY_S, GatewayMetrics
 from stratos_gateway.observe.recent_load import BACKLOG_KEPT_S
 
@@ -178,10 +179,14 @@ class BatchRuns:
             await run.run()
 
     async def _settle(self, tenant_id: str, batch_id: str, claim: tuple[int, int], error: BaseException) -> None:
-        """End a batch whose input is gone, or leave the slice to the next gateway after a lease."""
+        """End a batch whose input is gone, with what was answered; or leave the slice to the next gateway after a
+        lease."""
         if isinstance(error, NotFound):
             _log.info("batch %s fails: %s", batch_id, error)
-            await self._store.finish(tenant_id, batch_id, claim, "failed", problem=str(error))
+            if claim[0] == FINAL:  # its results are gone
+                await self._store.finish(tenant_id, batch_id, claim, "failed", problem=str(error))
+            else:
+                await self._store.fail(tenant_id, batch_id, claim, str(error))
         elif isinstance(error, Retryable | RedisError):
             _log.info("slice %d of batch %s is given up: %s", claim[0], batch_id, error)
             await self._store.renew(tenant_id, batch_id, claim, self._config.lease_s)
@@ -189,21 +194,33 @@ class BatchRuns:
             raise error
 
     async def _find(self, tenant_id: str, batch_id: str, *, is_final: bool) -> BatchWork:
-        """The batch and its input; as it was when it was looked at first, unless its files are made."""
+        """The batch and its input; as it was when it was looked at first, unless its files are made, for which it needs
+        no input."""
         if batch_id in self._works and not is_final:
             return self._works[batch_id]
         batch = await self._store.find(tenant_id, batch_id)
         if batch is None:
             raise gone()
-        file = await self._store.files.find(tenant_id, batch.head.input_file_id)
-        if file is None:
-            raise gone()
-        index = SliceIndex.parse(await self._store.files.read_index(tenant_id, file), file.num_bytes)
+        try:
+            file, index = await self._input(tenant_id, batch.head.input_file_id)
+        except NotFound:
+            if not is_final:
+                raise
+            file, index = None, NO_INPUT
         recall = partial(self._recall, batch.head.tenant_name, tenant_id, batch.head.key_id)
         work = self._works[batch_id] = BatchWork(tenant_id, batch, index, self._store, recall, file)
         while len(self._works) > _MAX_WORKS:
             del self._works[next(iter(self._works))]
         return work
+
+    async def _input(self, tenant_id: str, file_id: str) -> tuple[StoredFile | None, SliceIndex]:
+        files = self._store.files
+        if (file := await files.find(tenant_id, file_id)) is None:
+            raise gone()
+        try:
+            return file, SliceIndex.parse(await files.read_index(tenant_id, file), file.num_bytes)
+        except NotFound as error:
+            raise gone() from error
 
 
 def _by_tenant(batches: Iterable[tuple[str, str]]) -> dict[str, deque[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -60,10 +61,18 @@ class SliceIndex:
         offsets, counts = zip(*orjson.loads(content), strict=True)
         return SliceIndex(list(offsets), list(counts), [0, *accumulate(counts)][:-1], num_bytes)
 
+    def number_of(self, line: int) -> int:
+        """Slice of a line."""
+        return bisect_right(self.begins, line) - 1
+
     def span(self, number: int) -> tuple[int, int]:
         """Bytes of a slice."""
         end = self.offsets[number + 1] if number + 1 < len(self.offsets) else self.num_bytes
         return self.offsets[number], end
+
+
+NO_INPUT = SliceIndex([], [], [], 0)
+"""Index of an input that is gone: what was computed is there without it."""
 
 
 @dataclass(slots=True)
@@ -80,8 +89,13 @@ class BatchWork:
 
     async def lines(self, number: int) -> list[dict[str, Any]]:
         """Lines of a slice; raises ``NotFound`` where the input is gone."""
+        if self.index is NO_INPUT:
+            raise gone()
         begin, end = self.index.span(number)
-        parts = [part async for part in self.store.files.read(self.tenant_id, self.input, begin, end)]
+        try:
+            parts = [part async for part in self.store.files.read(self.tenant_id, self.input, begin, end)]
+        except NotFound as error:
+            raise gone() from error
         return [orjson.loads(line) for line in b"".join(parts).split(b"\n") if line]
 
     async def hold(
@@ -248,12 +262,12 @@ async def answer_line(
     raise refused
 
 
-def result_line(name: str, custom_id: str, answer: LineAnswer | None, error: tuple[str, str] = ("", "")) -> str:
+def result_line(name: str, custom_id: str | None, answer: LineAnswer | None, error: tuple[str, str] = ("", "")) -> str:
     """A line of a batch's output.
 
     Args:
         name: of the line, for receipts and logs.
-        custom_id: of its client.
+        custom_id: of its client; ``None`` where the input that has it is gone.
         answer: of the route; ``None`` where there is none.
         error: code and message, where there is no answer.
     """
@@ -269,4 +283,4 @@ def result_line(name: str, custom_id: str, answer: LineAnswer | None, error: tup
 
 def gone() -> NotFound:
     """The input of a batch is there no more."""
-    return NotFound("the input file was deleted, or its time is over")
+    return NotFound("the input file was deleted or altered, or its time is over")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from codecs import BOM_UTF8
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -21,6 +22,8 @@ BATCH_ROUTES = (
     "/v1/responses",
     "/v1/messages",
     "/v1/embeddings",
+    "/v1/score",
+    "/v1/rerank",
     "/v1/moderations",
 )
 MAX_LINE_BYTES = 1024 * 1024
@@ -101,7 +104,7 @@ class LineCheck:
         try:
             value = orjson.loads(text)
         except orjson.JSONDecodeError as error:
-            raise self._refused("it is not JSON", number) from error
+            raise self._refused(_why_no_json(text), number) from error
         if (problem := self._problem(value)) is not None:
             raise self._refused(problem, number)
         self._note(value, size)
@@ -152,6 +155,12 @@ class LineCheck:
 
     def _refused(self, what: str, number: int) -> BadRequest:
         return BadRequest(f"line {number}: {what}", param="file", code="invalid_file")
+
+
+def _why_no_json(text: bytes) -> str:
+    if not text.strip():
+        return "it is blank"
+    return "it begins with a byte order mark, which is not JSON" if text.startswith(BOM_UTF8) else "it is not JSON"
 
 
 def _hash(text: str) -> int:

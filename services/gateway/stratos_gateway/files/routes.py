@@ -16,6 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from stratos.common.errors import BadRequest, BodyTimeout, DependencyDown, InsufficientQuota, NotFound
 from stratos.core.tenant import Tenant
 from stratos.store.sealed.file_store import FileStore, StoredFile, new_file_id
+from stratos_gateway.access.call_rate import LIST_CALLS
 from stratos_gateway.answering.edge import Edge
 from stratos_gateway.files.lines import LineCheck
 from stratos_gateway.files.settings import FilesConfig
@@ -93,7 +94,7 @@ class FileRoutes:
             raise BadRequest(f"limit must be a whole number from 1 to {_MAX_LIMIT}", param="limit")
         if order not in ("asc", "desc"):
             raise BadRequest("order must be asc or desc", param="order")
-        tenant, store = await self._edge.authenticate(request), self.store()
+        tenant, store = await self._edge.reader(request, LIST_CALLS), self.store()
         async with _answering():
             found = await store.list_files(tenant.id)
         found = [file for file in found if file.purpose == query.get("purpose", file.purpose)]
@@ -112,7 +113,7 @@ class FileRoutes:
         return OrjsonResponse(file_object(file))
 
     async def delete(self, request: Request) -> Response:
-        """Delete it; batches that use it go on without what they have not read."""
+        """Delete it; a batch that has not read all of it ends with what was answered."""
         tenant, file = await self._find(request)
         async with _answering():
             await self.store().delete(tenant.id, file.id)
@@ -143,7 +144,7 @@ class FileRoutes:
         return self._store
 
     async def _find(self, request: Request) -> tuple[Tenant, StoredFile]:
-        tenant = await self._edge.authenticate(request)
+        tenant = await self._edge.reader(request)
         async with _answering():
             file = await self.store().find(tenant.id, request.path_params["file_id"])
         if file is None:

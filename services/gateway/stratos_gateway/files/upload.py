@@ -55,8 +55,7 @@ class Upload:
         """The form is whole: seconds that its file is kept, ``None`` where it does not say; raises like ``feed``."""
         if not self._reader.is_whole:
             raise BadRequest("the body is no form: it ends before its last boundary", code="invalid_form")
-        if self._fields.get("purpose") != PURPOSE.encode():
-            raise BadRequest(f"purpose: only {PURPOSE} is supported", param="purpose", code="unsupported_parameter")
+        self._check_purpose()
         if not self.filename:
             raise BadRequest("the form has no file", param="file")
         kept_s = self._kept_s()
@@ -80,6 +79,8 @@ class Upload:
             case PartBegin(name, filename) if name == "file":
                 if self.filename or not filename:
                     raise BadRequest("file must be one part with a filename", param="file")
+                if "purpose" in self._fields:  # before its lines are refused, which are those of another purpose
+                    self._check_purpose()
                 self.filename, self._take = filename[:_MAX_NAME_CHARS], self._take_file
             case PartBegin(name):
                 if name not in _FIELDS or name in self._fields:
@@ -88,6 +89,10 @@ class Upload:
                 self._take = lambda data: self._take_field(name, data)
             case PartData(data):
                 self._take(data)
+
+    def _check_purpose(self) -> None:
+        if self._fields.get("purpose") != PURPOSE.encode():
+            raise BadRequest(f"purpose: only {PURPOSE} is supported", param="purpose", code="unsupported_parameter")
 
     def _take_field(self, name: str, data: bytes) -> None:
         self._fields[name] += data

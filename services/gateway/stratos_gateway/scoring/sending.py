@@ -61,6 +61,7 @@ class ScoreSender:
 
 
 def _with_word(request: ClientRequest[PreparedGeneration], spec: GenerationSpec, word: int) -> GenerationSpec:
-    """Spec of the same prompt with one possible output, which is not billed."""
+    """Spec of the same prompt with one possible output, which is not billed; under an id of its own, as that of a
+    batch's line is fixed."""
     sampling = dataclasses.replace(spec.sampling, allowed_token_ids=(word,), num_logprobs=0)
-    return dataclasses.replace(spec, terms=request.dated(spec.terms), sampling=sampling, meter=None)
+    return dataclasses.replace(spec, terms=request.dated(spec.terms), sampling=sampling, meter=None, request_id="")

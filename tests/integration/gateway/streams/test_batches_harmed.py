@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ import pytest
 
 from stratos.common.errors import DependencyDown, NotFound
 from stratos.store.local_store import LocalStore
+from stratos.store.redis import open_redis
 from stratos.store.sealed.batch_store import BatchStore
 from stratos_gateway.files.lines import SLICE_LINES
 from tests.support.waiting import eventually
@@ -25,6 +27,7 @@ from tests.support.worlds.batch_calls import (
     is_billed,
     lines,
     rows_of,
+    shown,
     submit,
 )
 from tests.support.worlds.stream_world import stream_worlds
@@ -67,6 +70,58 @@ async def test_an_answer_of_the_store_that_is_lost_takes_no_result_away(
     assert (found["status"], found["request_counts"]["completed"]) == ("completed", 2 * SLICE_LINES)
     await eventually(lambda: len(again) == 2, "both were tried again")
     assert again == [True, True], "else what counts is deleted"
+
+
+@pytest.mark.parametrize(
+    ("num", "status"), [(SLICE_LINES + 3, "failed"), (SLICE_LINES + 3, "cancelled"), (SLICE_LINES, "completed")]
+)
+@pytest.mark.parametrize("is_deleted", [True, False], ids=["deleted", "expired"])
+async def test_an_input_that_goes_takes_no_answer_away(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num: int, status: str, *, is_deleted: bool
+) -> None:
+    """Its first slice is computed by then. What is not computed has no name any more, and says why."""
+    claims, may_go_on, claim = list[Any](), asyncio.Event(), BatchStore.claim
+
+    async def once(store: BatchStore, *asked: Any) -> Any:
+        found = await claim(store, *asked) if not claims or may_go_on.is_set() else None
+        claims.extend([found] if found else [])
+        return found
+
+    monkeypatch.setattr(BatchStore, "claim", once)
+    async with stream_worlds(redis_url, tmp_path, num=1, batches=QUICK, files={"sweep_s": 0.02}) as [world]:
+        begun = await submit(world, lines(num, "/v1/chat/completions", max_tokens=1))
+
+        async def is_answered() -> bool:
+            return bool((await shown(world, begun["id"]))["request_counts"]["completed"] == SLICE_LINES)
+
+        await eventually(is_answered, "the first slice counts")
+        if status == "cancelled":
+            await call(world, "POST", f"{BATCHES}/{begun['id']}/cancel")
+        if is_deleted:
+            await call(world, "DELETE", f"/v1/files/{begun['input_file_id']}")
+        else:
+            await end_now(redis_url, begun["input_file_id"])
+        await eventually(lambda: not list(tmp_path.rglob(begun["input_file_id"])), "its bytes are deleted")
+        may_go_on.set()
+        found = await ended(world, begun["id"])
+        assert (found["status"], bool(found["errors"])) == (status, status == "failed")
+        assert found["request_counts"] == {"total": num, "completed": SLICE_LINES, "failed": 0}
+        answers, errors = [await rows_of(world, found[name]) for name in ("output_file_id", "error_file_id")]
+        assert [row["custom_id"] for row in answers] == [f"c{number}" for number in range(SLICE_LINES)]
+        names = [f"batch_req_{begun['id'].removeprefix('batch_')}-{number}" for number in range(num)]
+        assert [row["id"] for row in answers + errors] == names
+        assert {(row["custom_id"], row["error"]["code"]) for row in errors} <= {(None, f"batch_{status}")}
+        if status == "failed":
+            assert "input file was deleted or altered, or its time is over" in errors[0]["error"]["message"]
+        await eventually(partial(is_billed, world, SLICE_LINES), "what was computed is billed")
+
+
+async def end_now(redis_url: str, file_id: str) -> None:
+    """Let the time of a file, and that of its bytes, be over."""
+    async with open_redis(redis_url) as redis:
+        [place] = [name for name in await redis.zrange("stratos:files:objects", 0, -1) if name.endswith(file_id)]
+        await redis.zadd(f"stratos:files:{place.split('/')[1]}:until", {file_id: 0}, xx=True)
+        await redis.zadd("stratos:files:objects", {place: 0}, xx=True)
 
 
 @pytest.mark.parametrize("is_gone", [True, False], ids=["gone", "altered"])

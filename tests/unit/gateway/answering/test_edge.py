@@ -76,7 +76,7 @@ def admitted(send: Any, gate: Gate | None = None, **limits: float) -> Iterator[C
     admission = Admission(1, 1, GatewayMetrics(CollectorRegistry()), gate)
     edge = Edge(
         authenticator=Anyone(), admission=admission, bodies=cast("Any", None), limits=HttpLimits(**limits),
-        clock=FakeClock(),
+        clock=FakeClock(), pay_reads=cast("Any", None),
     )  # fmt: skip
     http = Request({"type": "http", "stratos.exchange": Exchange(Span(NO_TRACE), send, "")}, receive)
     tenant = Tenant(name="t")

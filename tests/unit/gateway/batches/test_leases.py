@@ -88,7 +88,7 @@ def work_of(store: Store, **head: Any) -> BatchWork:
         raise InvalidApiKey("revoked")
 
     kept = SimpleNamespace(**{"kept_s": None, **head})
-    batch: Any = SimpleNamespace(id="batch_1", ends="completed", num_slices=1, head=kept)
+    batch: Any = SimpleNamespace(id="batch_1", ends="completed", num_slices=1, head=kept, problem="")
     return BatchWork("acme", batch, SliceIndex([0], [1], [0], len(LINE)), cast("Any", store), recall)
 
 

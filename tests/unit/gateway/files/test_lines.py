@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from codecs import BOM_UTF8
 from typing import Any
 
 import orjson
@@ -45,7 +46,9 @@ def test_a_piece_of_work_has_few_lines_where_they_are_long() -> None:
     ("second", "what"),
     [
         (b"{\n", "not JSON"),
-        (b"\n", "not JSON"),
+        (b"\n", "blank"),
+        (b" \r\n", "blank"),
+        (BOM_UTF8 + line(2), "a byte order mark, which is not JSON"),
         (b"[]\n", "an object"),
         (line(2, more=1), "an object of"),
         (line(1), "custom_id is that of an earlier line"),
