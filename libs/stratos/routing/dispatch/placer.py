@@ -14,7 +14,7 @@ from stratos.core.placement import Work
 from stratos.routing.admission import Ask
 from stratos.routing.dispatch.full_models import FullModels
 from stratos.routing.dispatch.isolation import SuspectHolds, still_excluded
-from stratos.routing.dispatch.room_table import NeedKind, RoomTable
+from stratos.routing.dispatch.room_table import RoomTable
 from stratos.routing.filters import Rejection, is_candidate, may_vanish
 from stratos.routing.fleet_views import FleetViews
 from stratos.routing.picker import MAX_NAMED, EndpointChoice, Refusal, choose
@@ -74,14 +74,15 @@ class Placer:
             preferred_prefill: incarnation that has computed its prompt before.
         """
         ask = _excluding(ask, still_excluded(ask.request, views, ticket.asked_at))
-        ask = _closing(ask, self._reservations.closed_to(ticket) | ask.clear)
+        closed = self._reservations.closed_to(ticket)
+        ask = ask.closing(closed | ask.clear if closed and ask.clear else closed or ask.clear)
         fleet = _Fleet(views, version, preferred_prefill)
         holders = self._suspects.workers()
         if not holders and not ask.request.is_suspect:
             return self._try(ask, fleet)
         if self._suspects.has_prompt_of(ask.request):
             return PlacementVerdict.INELIGIBLE
-        apart = _closing(ask, ask.closed | holders)
+        apart = ask.closing(ask.closed | holders)
         choice = self._try(apart, fleet)
         if not isinstance(choice, EndpointChoice):
             beside = self._try(ask, fleet)
@@ -110,8 +111,7 @@ class Placer:
         """Workers with room for its blocks; ``None`` where all have to be looked at."""
         if ask.request.work is Work.EMBEDDING:
             return None
-        self._rooms.look(fleet.views, fleet.version)
-        return self._rooms.candidates(ask)
+        return self.rooms(fleet.views, fleet.version).candidates(ask)
 
     def _choose(self, ask: Ask, fleet: _Fleet, candidates: list[WorkerView] | None) -> EndpointChoice | Refusal:
         """A worker that the request avoids is better than none: it may be the only one that serves the model."""
@@ -126,15 +126,10 @@ class Placer:
             return choose(views, ask, self._policies, self._rng, preferred_prefill=prefill)
         return choice
 
-    def kind_of(self, ask: Ask, views: FleetViews, version: int) -> NeedKind:
-        """Needs of a request beside room for its prompt."""
+    def rooms(self, views: FleetViews, version: int) -> RoomTable:
+        """The room of the fleet as it is now."""
         self._rooms.look(views, version)
-        return self._rooms.kind_of(ask)
-
-    def blocked(self, kind: NeedKind, closed: frozenset[str], views: FleetViews, version: int) -> tuple[float, float]:
-        """Prompts of a kind that no open worker has room for: longer than the first, no longer than the second."""
-        self._rooms.look(views, version)
-        return self._rooms.blocked(kind, closed)
+        return self._rooms
 
     def reserve(self, ticket: Ticket, ask: Ask, views: FleetViews) -> None:
         """Keep room for a blocked request at the worker where it is expected to fit first."""
@@ -160,7 +155,3 @@ def _excluding(ask: Ask, incarnations: frozenset[str]) -> Ask:
     if ask.request.excluded_incarnations == incarnations:
         return ask
     return dataclasses.replace(ask, request=dataclasses.replace(ask.request, excluded_incarnations=incarnations))
-
-
-def _closing(ask: Ask, incarnations: frozenset[str]) -> Ask:
-    return ask if ask.closed == incarnations else dataclasses.replace(ask, closed=incarnations)
