@@ -95,10 +95,11 @@ class Placer:
     def _try(self, ask: Ask, fleet: _Fleet) -> EndpointChoice | PlacementVerdict:
         if (verdict := self._full.verdict(ask, fleet.version)) is not None:
             return verdict
-        candidates = self._candidates(ask, fleet)
+        able = self._able(ask, fleet)
+        candidates = self._candidates(ask, fleet) if able is None else able
         if candidates is not None and not candidates:
             return PlacementVerdict.BLOCKED
-        choice = self._choose(ask, fleet, candidates)
+        choice = self._choose(ask, fleet, candidates, is_able=able is not None)
         if isinstance(choice, EndpointChoice):
             return choice
         self._rejections.update(choice.rejections)
@@ -107,18 +108,30 @@ class Placer:
             return self._full.verdict(ask, fleet.version) or PlacementVerdict.BLOCKED
         return PlacementVerdict.INELIGIBLE
 
+    def _able(self, ask: Ask, fleet: _Fleet) -> list[WorkerView] | None:
+        """Workers that pass every filter, where that is known."""
+        if ask.request.work is Work.EMBEDDING:
+            return None
+        return self.rooms(fleet.views, fleet.version).able(ask)
+
     def _candidates(self, ask: Ask, fleet: _Fleet) -> list[WorkerView] | None:
         """Workers with room for its blocks; ``None`` where all have to be looked at."""
         if ask.request.work is Work.EMBEDDING:
             return None
         return self.rooms(fleet.views, fleet.version).candidates(ask)
 
-    def _choose(self, ask: Ask, fleet: _Fleet, candidates: list[WorkerView] | None) -> EndpointChoice | Refusal:
+    def _choose(
+        self, ask: Ask, fleet: _Fleet, candidates: list[WorkerView] | None, *, is_able: bool
+    ) -> EndpointChoice | Refusal:
         """A worker that the request avoids is better than none: it may be the only one that serves the model."""
         views, prefill = fleet.views, fleet.preferred_prefill
         if candidates is not None:
-            choice = choose(views, ask, self._policies, self._rng, preferred_prefill=prefill, pool=candidates)
+            choice = choose(
+                views, ask, self._policies, self._rng, preferred_prefill=prefill, pool=candidates, is_able=is_able
+            )
             if isinstance(choice, EndpointChoice):
+                if len(candidates) == len(views.pool_of(ask.request)):
+                    return choice
                 return choice.with_rejected(self._rooms.left_out(ask, candidates, MAX_NAMED))
         choice = choose(views, ask, self._policies, self._rng, preferred_prefill=prefill)
         if isinstance(choice, Refusal) and choice.rejections[Rejection.EXCLUDED] and not choice.is_blocked:

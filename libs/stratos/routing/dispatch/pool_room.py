@@ -97,6 +97,12 @@ class PoolRoom:
         if largest is None or self._capacities.get(self._largest, NO_CAPACITY) < largest:
             self._largest = max(self._capacities, key=self._capacities.__getitem__, default="")
 
+    def with_slots(self) -> list[WorkerView]:
+        """The workers of ``rooms``, in the order in which they became known."""
+        if len(self._rooms) == len(self._known):
+            return list(self._known.values())
+        return [view for name, view in self._known.items() if name in self._rooms]
+
     def rejected(self) -> Iterator[tuple[WorkerView, Rejection]]:
         """Each worker, and why it refuses a request that its room is too small for."""
         return ((self._known[name], reason) for name, reason in self._reasons.items())

@@ -76,6 +76,19 @@ class RoomTable:
             self._count(pool, ask)
         return found
 
+    def able(self, ask: Ask) -> list[WorkerView] | None:
+        """Workers that pass every filter, where that takes no look at each; ``None`` where it does.
+
+        Those with a batch slot, for a plain request of one sequence that the fullest of them has room for.
+        """
+        request = ask.request
+        if ask.num_slots != 1 or ask.barred or ask.is_share_bound or request.terms.adapter.digest:
+            return None
+        pool = self._pool(_pool_key(ask))
+        if not pool.rooms or pool.rooms[0][0] == -math.inf or not _fits(pool.rooms[-1], ask.need):
+            return None  # an empty worker takes what fits, however small it is
+        return pool.with_slots()
+
     def left_out(self, ask: Ask, candidates: Sequence[WorkerView], count: int) -> list[tuple[WorkerView, Rejection]]:
         """Some workers that are not among a request's candidates, each with what it lacked; those of the last look."""
         named = {view.ref.incarnation for view in candidates}
