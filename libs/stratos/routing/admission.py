@@ -57,9 +57,7 @@ class Ask:
         return self if self.closed == incarnations else self._with(incarnations, self.clear)
 
     def _with(self, closed: frozenset[str], clear: frozenset[str]) -> Ask:
-        ask = Ask(
-            request=self.request, max_waiting_per_worker=self.max_waiting_per_worker, closed=closed, clear=clear
-        )
+        ask = Ask(request=self.request, max_waiting_per_worker=self.max_waiting_per_worker, closed=closed, clear=clear)
         object.__setattr__(ask, "_needs", self._needs)
         return ask
 

@@ -128,7 +128,10 @@ def choose(
     decode = ranking.workers[0]
     sources = views.pool(WorkerRole.PREFILL, request.model_digest)
     senders = preferred_sources(able_sources(sources, ask, decode.status.identity), ask)
-    if (decode.status.zone, decode.status.region) != (context.zone, context.region):  # KV goes to it, not to the gateway
+    if (decode.status.zone, decode.status.region) != (
+        context.zone,
+        context.region,
+    ):  # KV goes to it, not to the gateway
         context = changed(context, zone=decode.status.zone, region=decode.status.region)
     prefill = policies.rank(senders, context, WorkerRole.PREFILL, MAX_PREFILL, rng, preferred_prefill).workers
     return EndpointChoice(decode, tuple(prefill), considered)

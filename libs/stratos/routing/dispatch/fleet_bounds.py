@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import cast
@@ -10,9 +11,8 @@ from stratos.core.placement import Work, WorkerRole
 from stratos.routing.admission import Ask
 from stratos.routing.dispatch.clear_workers import NONE_CLEAR, ClearWorkers, leaves_some
 from stratos.routing.dispatch.placer import Placer
-from stratos.routing.dispatch.room_table import NeedKind
+from stratos.routing.dispatch.room_table import NeedKind, RoomTable
 from stratos.routing.fleet_state import FleetState
-from stratos.routing.fleet_views import FleetViews
 from stratos.routing.queueing.reservations import Rank, Reservations, rank_of
 from stratos.routing.queueing.ticket import Ticket
 
@@ -55,7 +55,9 @@ class FleetBounds:
         self._ask = ask
         self._clear = clear
         self._now = 0.0
-        self._version: Hashable = None
+        self._version: float = math.nan
+        self._kept_version = 0
+        self._rooms = RoomTable()
         self._kinds: dict[tuple[NeedKind, Rank, bool], _Kind] = {}
         self._closed: dict[Rank, frozenset[str]] = {}
         self._clear_sets: dict[str, frozenset[str]] = {}
@@ -68,7 +70,7 @@ class FleetBounds:
         self._now = now
         if self._clear_sets:
             self._clear_sets.clear()
-            self._version = None
+            self._version = math.nan
 
     @property
     def epoch(self) -> int:
@@ -90,9 +92,9 @@ class FleetBounds:
         return kind
 
     def blocked(self, kind: Hashable) -> tuple[float, float]:
-        version = self._fleet.version, self._reservations.version
-        if version != self._version:
-            self._version = version
+        if self._fleet.version != self._version or self._reservations.version != self._kept_version:
+            self._version, self._kept_version = self._fleet.version, self._reservations.version
+            self._rooms = self._placer.rooms(self._fleet.views(self._now), self._version)
             self._closed.clear()
             self._found.clear()
         found = self._found.get(kind)
@@ -104,14 +106,13 @@ class FleetBounds:
         closed = self._closed.get(kind.rank)
         if closed is None:
             closed = self._closed[kind.rank] = self._reservations.closed_to_rank(kind.rank)
-        views = self._fleet.views(self._now)
-        clear = self._clear_of(kind.need.model_digest, views) if kind.leaves_clear else NONE_CLEAR
-        return self._placer.rooms(views, self._fleet.version).blocked(kind.need, closed, clear)
+        clear = self._clear_of(kind.need.model_digest) if kind.leaves_clear else NONE_CLEAR
+        return self._rooms.blocked(kind.need, closed, clear)
 
-    def _clear_of(self, model_digest: str, views: FleetViews) -> frozenset[str]:
+    def _clear_of(self, model_digest: str) -> frozenset[str]:
         clear = self._clear_sets.get(model_digest)
         if clear is None:
-            clear = self._clear.of(WorkerRole.DECODE, model_digest, views, self._now)
+            clear = self._clear.of(WorkerRole.DECODE, model_digest, self._fleet.views(self._now), self._now)
             self._clear_sets[model_digest] = clear
         return clear
 

@@ -78,7 +78,7 @@ def score_zone(views: Sequence[WorkerView], context: ScoringContext) -> Scores:
     zone = context.zone
     if not zone:
         return 1.0
-    return [float( view.status.zone in ("", zone)) for view in views]
+    return [float(view.status.zone in ("", zone)) for view in views]
 
 
 def score_region(views: Sequence[WorkerView], context: ScoringContext) -> Scores:
@@ -86,7 +86,7 @@ def score_region(views: Sequence[WorkerView], context: ScoringContext) -> Scores
     region = context.region
     if not region:
         return 1.0
-    return [float( view.status.region in ("", region)) for view in views]
+    return [float(view.status.region in ("", region)) for view in views]
 
 
 def score_ttft(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:

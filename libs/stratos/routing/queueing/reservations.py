@@ -54,7 +54,8 @@ class Reservations:
     @property
     def version(self) -> int:
         """Moves when a worker is kept, or is kept no longer."""
-        return self.epoch + self._num_made
+        self._live()
+        return self._epoch + self._num_made
 
     @property
     def epoch(self) -> int:
