@@ -187,6 +187,6 @@ def _rounded_down(num_tokens: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _output_tokens(most: int, p90: int, num_choices: int, size: int, is_resumed: bool) -> int:  # noqa: FBT001  # cached
+def _output_tokens(most: int, p90: int, num_choices: int, size: int, is_resumed: bool) -> int:
     """Tokens of the blocks that outputs of at most so many tokens are expected to need at a worker."""
     return size * output_blocks(most, p90, num_choices, size, is_resumed=is_resumed)

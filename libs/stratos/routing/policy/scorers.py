@@ -1,7 +1,7 @@
 """How well each worker suits a request: a scorer gives every worker a number in [0, 1], higher is better.
 
-A scorer sees all candidates at once, so that it can compare them, and costs one call per decision.  One number stands for
-all workers where they are alike: most scorers say nothing of most requests.
+A scorer sees all candidates at once, so that it can compare them, and costs one call per decision.  One number stands
+for all workers where they are alike: most scorers say nothing of most requests.
 """
 
 from __future__ import annotations
