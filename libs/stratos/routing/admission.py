@@ -35,7 +35,7 @@ class Ask:
     _needs: dict[tuple[int, int], KvNeed] = field(default_factory=dict, init=False, repr=False, compare=False)
     """By block size and p90: most workers of a pool share both, and a decision needs each number twice."""
     _leaving: list[Ask] = field(default_factory=list, init=False, repr=False, compare=False)
-    """What ``leaving`` returned last: a request is tried many times."""
+    """Last result of ``leaving``: a request is tried many times."""
 
     def __post_init__(self) -> None:
         request = self.request

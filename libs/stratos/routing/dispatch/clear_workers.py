@@ -82,7 +82,7 @@ class ClearWorkers:
         return NONE_CLEAR.union(*(self.of(role, model, views, now) for role, model in list(self._pools)))
 
     def of(self, role: WorkerRole, model_digest: str, views: FleetViews, now: float) -> frozenset[str]:
-        """Those among the workers of one role and model."""
+        """Incarnations that are clear among the workers of one role and model."""
         pool = self._pools.get((role, model_digest))
         if pool is None:
             return NONE_CLEAR
@@ -122,7 +122,7 @@ class ClearWorkers:
 
 
 def leaves_some(request: PlacementRequest) -> bool:
-    """Of the lowest class, and without tokens whose KV is worth more than a step."""
+    """Whether it is of the lowest class, and without tokens whose KV is worth more than a step."""
     return request.takes_spot and not request.is_resumed
 
 
