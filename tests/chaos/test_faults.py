@@ -27,6 +27,8 @@ PAIRS = [
     (Fault("kill", "decode-0"), Fault("kill", "redis")),
     (Fault("kill", "autoscaler"), Fault("stop", "lora-registry")),
 ]
+GATEWAY_S = 10.0
+"""Of a gateway's fault that is no moment: five times as long as it has its streams to itself."""
 MAX_ROUNDS = 3
 """A worker may have nothing to do when its fault comes; then the row says nothing of it."""
 OTHERS = [
@@ -45,9 +47,9 @@ OTHERS = [
     (Fault("gone", "object-store"),),
     *((Fault("clock", target),) for target in ("decode-0", "router-0", "gateway-2")),
     (Fault("kill", "gateway-1"),),
-    (Fault("stop", "gateway-0"),),
+    (Fault("stop", "gateway-0", GATEWAY_S),),
     (Fault("reset", "gateway-2"),),
-    *((Fault(kind, "gateway-1"),) for kind in ("drain", "partition", "cut-redis", "cut-workers")),
+    *((Fault(kind, "gateway-1", GATEWAY_S),) for kind in ("drain", "partition", "cut-redis", "cut-workers")),
 ]
 SCENARIOS = [*((Fault(kind, target),) for target in KINDS for kind in ("kill", "stop")), *PAIRS, *OTHERS]
 

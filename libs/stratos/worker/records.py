@@ -45,14 +45,19 @@ class ChoiceLog:
     logprobs: list[PositionLogprobs] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     num_sent: int = 0
+    num_told: int = 0
+    """Tokens that were sent to a gateway before the last ``rewind``."""
     is_finish_sent: bool = False
     num_kept: int | None = None
     """Emitted tokens that are the choice's answer, as its gateway says, which ended it; ``None``: all."""
 
-    @property
-    def num_counted(self) -> int:
-        """Tokens of this attempt that count: none of those that were decoded behind a stop string."""
-        made = len(self.token_ids)
+    def num_counted(self, *, is_cut: bool) -> int:
+        """Tokens of this attempt that count: none of those that were decoded behind a stop string.
+
+        Args:
+            is_cut: its gateway is lost: what it was not sent reached no client.
+        """
+        made = max(self.num_sent, self.num_told) if is_cut else len(self.token_ids)
         return made if self.num_kept is None else min(made, max(0, self.num_kept - self.base))
 
     def drain(self) -> ChoiceDelta | None:
@@ -72,6 +77,7 @@ class ChoiceLog:
 
     def rewind(self, num_received: int) -> None:
         """Set the cursor so that everything after ``num_received`` emitted tokens is sent again."""
+        self.num_told = max(self.num_told, self.num_sent)
         self.num_sent = min(max(num_received - self.base, 0), len(self.token_ids))
         self.is_finish_sent = False
 
@@ -207,7 +213,7 @@ class RequestRecord:
         """Usage of the attempt so far, to be billed by ``tag``."""
         request, num_cached, origin = self.submission.request, tag.num_cached_tokens, self.origin
         num_computed = self.num_early_tokens + (0 if origin is None else origin.num_computed_tokens)
-        num_before = sum(len(choice.emitted_ids) for choice in request.choices)
+        num_before, is_cut = sum(len(choice.emitted_ids) for choice in request.choices), self.orphan_since_s is not None
         receipt = Receipt() if self.stats is None else self.receipt()
         num_cached = min(max(num_cached, receipt.num_cached_tokens), len(request.prompt_ids))
         decode_s = 0.0 if self.first_token_s is None else (self.last_token_s or self.first_token_s) - self.first_token_s
@@ -218,13 +224,13 @@ class RequestRecord:
             num_prompt_tokens=len(request.prompt_ids),
             num_cached_tokens=num_cached,
             writes=receipt.writes,
-            num_output_tokens=num_before + sum(choice.num_counted for choice in self._choices.values()),
+            num_output_tokens=num_before + sum(choice.num_counted(is_cut=is_cut) for choice in self._choices.values()),
             queue_ns=receipt.queue_ns,
             prefill_ns=receipt.prefill_ns,
             decode_ns=round(max(0.0, decode_s) * 1e9),
             device_ns=self.device_ns + (0 if origin is None else origin.device_ns),
             num_computed_tokens=min(num_computed, len(request.prompt_ids)) if self.stats is None else 0,
-            is_cut=self.orphan_since_s is not None,
+            is_cut=is_cut,
         )
 
     def _check_ended(self) -> None:

@@ -206,13 +206,14 @@ class GatewayService(Service):
             await self._background.leave()
         if self._batches is not None:
             await self._batches.leave()
-        self._opened.admission.is_draining = True
-        self._http.end_idle()
         limit_s = self._settings.drain_timeout_s
         try:
             async with asyncio.timeout(max(limit_s - FLUSH_S, limit_s / 2)):
+                await self._http.until_last_requests()
+                self._refuse_more()
                 await self._until_idle()
         except TimeoutError:
+            self._refuse_more()
             self._opened.bodies.end_all(Draining("this gateway leaves before the request is complete; try again"))
             self._opened.admission.end_all()
             await self._until_idle()
@@ -220,6 +221,10 @@ class GatewayService(Service):
             with contextlib.suppress(DependencyDown, RedisError, TimeoutError):
                 async with asyncio.timeout(FLUSH_S):
                     await evidence.publish()  # its task ends with the process, between two writes
+
+    def _refuse_more(self) -> None:
+        self._opened.admission.is_draining = True
+        self._http.end_idle()
 
     async def _until_idle(self) -> None:
         while self._opened.admission.num_open or len(self._opened.bodies):  # noqa: ASYNC110 - only at the end of a process

@@ -245,7 +245,8 @@ def build_gateway(
             backends.unix_s,
         )
     lines = {path: found for path, found in endpoints.items() if isinstance(found, Endpoint)}
-    calls = LineCalls(lines, app.exchanges, ERROR_FORMS)
+    billed = None if parts.billing is None else parts.billing.writer.caught_up
+    calls = LineCalls(lines, app.exchanges, ERROR_FORMS, billed)
     return BuiltGateway(app, background, batch_runs(parts, calls), calls)
 
 

@@ -1,4 +1,7 @@
-"""Tenants with prices and limits that send without a pause, and what each of their clients saw."""
+"""Tenants with prices and limits that send without a pause, and what each of their clients saw.
+
+Every second client sends an idempotency key, and comes back for the rest where it lost its gateway.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +37,17 @@ SETTLED_S = 1.0
 MAX_PAUSE_S = 0.5
 """Clients come back sooner than they are told to."""
 TIMEOUT_S = 300.0
+PATIENCE_S = 2.0
+"""Time without a byte of an answer that has begun, after which a client with a key comes back."""
+RETURN_PAUSE_S = 0.1
+TICK_S, NUM_TICKS = 0.01, 6
+"""What is read now was sent after the sixth tick before: a piece takes fewer turns of the event loop than that."""
+GIVE_UP_S = 120.0
+"""Longest time of an answer from its first try, after which its client comes back no more."""
+AGAIN = ("stream_moved", "draining", "concurrency_limit")
+"""Codes in a stream whose rest another gateway has, or this one later."""
+REFUSED = (httpx.codes.TOO_MANY_REQUESTS, httpx.codes.SERVICE_UNAVAILABLE)
+"""Status of one that may ask again."""
 
 
 def declaration() -> dict[str, Any]:
@@ -45,6 +60,20 @@ def declaration() -> dict[str, Any]:
 
 
 @dataclass(slots=True)
+class Connection:
+    """What came by one connection of a request."""
+
+    first: float = 0.0
+    last: float = 0.0
+    """When its last but one piece of text came, or sooner, as its client may have read it late: it was open when that
+    was sent."""
+    latest: float = 0.0
+    """The same of the last piece."""
+    stream: str = "none"
+    """Name of the record that it was told; "none" of an answer that has none, and "" where it was told nothing."""
+
+
+@dataclass(slots=True)
 class Paid:
     """One request as its client saw it."""
 
@@ -52,31 +81,46 @@ class Paid:
     prompt: str
     sent: float
     max_tokens: int = 0
+    has_key: bool = False
+    """Its client comes back for the rest."""
+    repeats: bool = False
+    """By the same request alone, as an SDK does; else with the id of its last event."""
     status: int = 0
-    first: float = 0.0
-    last: float = 0.0
-    """When its last but one piece of text came: it was open when that was sent."""
-    latest: float = 0.0
-    """When the last piece came."""
+    connections: list[Connection] = field(default_factory=list)
     ended: float = 0.0
     """When its usage came."""
     text: str = ""
+    last_id: str = ""
     usage: dict[str, Any] | None = None
     error: str = ""
+
+    @property
+    def first(self) -> float:
+        """When its first event came, or 0."""
+        return next((connection.first for connection in self.connections if connection.first), 0.0)
 
     @property
     def is_complete(self) -> bool:
         return self.usage is not None and not self.error
 
     @property
+    def num_returns(self) -> int:
+        return max(0, len(self.connections) - 1)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Each of its connections had a record."""
+        return self.has_key and all(connection.stream not in ("", "none") for connection in self.connections)
+
+    @property
     def num_claimed(self) -> int:
         """Tokens that it took of a limit; 0 where they are not known, as its gateway took it along."""
-        return self.usage["prompt_tokens"] + self.max_tokens if self.usage else 0
+        return self.usage["prompt_tokens"] + self.max_tokens if self.usage and not self.num_returns else 0
 
     @property
     def num_given_back(self) -> int:
         """Tokens that it did not use."""
-        return self.max_tokens - self.usage["completion_tokens"] if self.usage else 0
+        return self.max_tokens - self.usage["completion_tokens"] if self.usage and not self.num_returns else 0
 
 
 @dataclass
@@ -94,6 +138,7 @@ class Payers:
     name: str
     paid: dict[str, list[Paid]] = field(default_factory=lambda: {name: [] for name in LIMITS})
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    _ticks: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_TICKS))
 
     async def run(self, disturb: Callable[[asyncio.Event], Awaitable[None]], num_each: int) -> None:
         """Send until each tenant got ``num_each`` answers, ``disturb``, and go on until it got as many again."""
@@ -104,6 +149,7 @@ class Payers:
                 for tenant, count in NUM_CLIENTS.items()
                 for number in range(count)
             ]
+            clients.append(asyncio.create_task(self._tick(is_over)))
             try:
                 await self._answers(num_each)
                 await disturb(asyncio.Event())
@@ -111,6 +157,13 @@ class Payers:
             finally:
                 is_over.set()
                 await asyncio.gather(*clients)
+
+    async def _tick(self, is_over: asyncio.Event) -> None:
+        while not is_over.is_set():
+            self._ticks.append(time.monotonic())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TICK_S):
+                    await is_over.wait()
 
     def _num_complete(self, tenant: str) -> int:
         return sum(paid.is_complete for paid in self.paid[tenant])
@@ -128,40 +181,75 @@ class Payers:
         while not is_over.is_set():
             fields = {"max_tokens": 12 + number % 7, **ENDS_EARLY.get(tenant, {})}
             name, prompt = f"{self.name}-{next(self._numbers)}", f"# {number % 4}\ndef "
-            paid = Paid(name, prompt, time.monotonic(), fields["max_tokens"])
+            paid = Paid(name, prompt, time.monotonic(), fields["max_tokens"], number % 2 == 1, number % 4 == 3)
             self.paid[tenant].append(paid)
             pause_s = await self._send(client, tenant, paid, fields)
+            while pause_s is None:
+                await asyncio.sleep(RETURN_PAUSE_S)
+                pause_s = await self._send(client, tenant, paid, fields)
             if pause_s:
                 await asyncio.sleep(min(pause_s, MAX_PAUSE_S))
 
-    async def _send(self, client: httpx.AsyncClient, tenant: str, paid: Paid, fields: dict[str, Any]) -> float:
+    async def _send(self, client: httpx.AsyncClient, tenant: str, paid: Paid, fields: dict[str, Any]) -> float | None:
+        """Ask, also for the rest of an answer; returns the pause to the next request, ``None`` to come back first."""
         headers = {"authorization": f"Bearer {self.keys[tenant]}", "x-request-id": paid.request_id}
+        headers |= {"idempotency-key": paid.request_id} if paid.has_key else {}
+        headers |= {"last-event-id": paid.last_id} if paid.last_id and not paid.repeats else {}
         body = {"model": "base", "prompt": paid.prompt, "temperature": 0, "ignore_eos": True,
                 "stream": True, "stream_options": {"include_usage": True}, **fields}  # fmt: skip
+        paid.error = ""
+        paid.connections.append(connection := Connection(stream=""))
         try:
             async with client.stream("POST", f"{self.base_url}/completions", json=body, headers=headers) as answer:
-                paid.status = answer.status_code
-                if paid.status != httpx.codes.OK:
-                    await answer.aread()
-                    return float(answer.headers.get("retry-after", MAX_PAUSE_S))
-                async for line in answer.aiter_lines():
-                    if line.startswith("data: {"):
-                        self._hear(paid, json.loads(line.removeprefix("data: ")))
-        except httpx.HTTPError as error:
-            paid.error = f"{type(error).__name__}: {error}"
+                if answer.status_code != httpx.codes.OK:
+                    return await self._refused(paid, answer)
+                paid.status, connection.stream = answer.status_code, answer.headers.get("x-stratos-stream", "none")
+                if "last-event-id" not in headers:
+                    paid.text, paid.last_id = "", ""
+                await self._read(paid, connection, answer)
+        except (httpx.HTTPError, TimeoutError) as error:
+            paid.error = paid.error or f"{type(error).__name__}: {error}"
+            return _or_back(paid, 0.0)
         if paid.usage is None and not paid.error:
             paid.error = "the stream ended without usage"
-        return 0.0
+        return 0.0 if paid.is_complete or not any(code in paid.error for code in AGAIN) else _or_back(paid, 0.0)
 
-    def _hear(self, paid: Paid, event: dict[str, Any]) -> None:
-        paid.first = paid.first or time.monotonic()
+    async def _refused(self, paid: Paid, answer: httpx.Response) -> float | None:
+        """Of a request that had begun it is no answer."""
+        content = await answer.aread()
+        if not paid.num_returns:
+            paid.status = answer.status_code
+            return float(answer.headers.get("retry-after", MAX_PAUSE_S))
+        paid.connections.pop()
+        paid.error = f"{answer.status_code}: {content.decode()}"
+        return _or_back(paid, 0.0) if answer.status_code in REFUSED else 0.0
+
+    async def _read(self, paid: Paid, connection: Connection, answer: httpx.Response) -> None:
+        event_id, lines = "", answer.aiter_lines()
+        while True:
+            async with asyncio.timeout(PATIENCE_S if paid.has_key and connection.first else TIMEOUT_S):
+                if (line := await anext(lines, None)) is None:
+                    return
+            if line.startswith("id: "):
+                event_id = line.removeprefix("id: ")
+            elif line.startswith("data: {"):
+                self._hear(paid, connection, json.loads(line.removeprefix("data: ")))
+                paid.last_id = event_id if connection.stream != "none" else ""
+
+    def _hear(self, paid: Paid, connection: Connection, event: dict[str, Any]) -> None:
+        connection.first = connection.first or time.monotonic()
         if "error" in event:
             paid.error = json.dumps(event["error"])
         if usage := event.get("usage"):
             paid.usage, paid.ended = usage, time.monotonic()
         if text := "".join(choice["text"] for choice in event.get("choices", ())):
             paid.text += text
-            paid.last, paid.latest = paid.latest, time.monotonic()
+            connection.last, connection.latest = connection.latest, self._ticks[0]
+
+
+def _or_back(paid: Paid, pause_s: float) -> float | None:
+    """A pause, or ``None`` where its client comes back."""
+    return None if paid.has_key and time.monotonic() - paid.sent < GIVE_UP_S else pause_s
 
 
 def beyond_limits(paid: dict[str, list[Paid]]) -> list[str]:
@@ -212,7 +300,12 @@ def _too_much(tenant: str, parts: list[Part], rate_per_s: float) -> list[str]:
 
 
 def _too_many_open(tenant: str, taken: list[Paid], limit: int) -> list[str]:
-    open_ones = [request for request in taken if request.last > request.first]
-    changes = sorted((at, change) for request in open_ones for at, change in ((request.first, 1), (request.last, -1)))
-    most = max(itertools.accumulate(change for _, change in changes), default=0)
-    return [f"{tenant}: {most} open at once of {limit}"] if most > limit else []
+    spans = [(one.first, one.last) for paid in taken for one in paid.connections if one.last > one.first > 0]
+    changes = sorted((at, change) for span in spans for at, change in zip(span, (1, -1), strict=True))
+    counts = list(itertools.accumulate(change for _, change in changes))
+    most = max(counts, default=0)
+    if most <= limit:
+        return []
+    at = changes[counts.index(most)][0]
+    told = ", ".join(f"{first - at:.2f} to {last - at:.2f}" for first, last in sorted(spans) if first <= at < last)
+    return [f"{tenant}: {most} open at once of {limit}, in seconds: {told}"]

@@ -49,7 +49,8 @@ def test_entries_stay_over_a_restart_in_a_private_and_bounded_file(tmp_path: Pat
     again = Spool(path, 2000)
     assert again.append(numbered(3))
     assert (names(again), again.num_torn) == (["gen-1", "gen-2", "gen-3"], 0)
-    again.clear()
+    assert not again.clear(again.num_bytes - 1), "something came since"
+    assert again.clear(again.num_bytes)
     assert (again.num_bytes, names(again)) == (0, [])
     again.close()
 

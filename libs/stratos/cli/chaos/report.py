@@ -78,7 +78,7 @@ class ChaosReport:
             "begun just before it and the others under it, compared by text, token ids, log probabilities, finish",
             "reasons and usage. `moved` counts streams that went on at another worker, `gap` is the longest pause of",
             "any stream, and `not felt` is a fault whose worker had nothing to do just before it. Rows of money:",
-            "50 clients of four tenants, whose bills, limits and texts were compared; there `gap` is the longest TTFT.",
+            "64 clients of five tenants, whose bills, limits and texts were compared; there `gap` is the longest TTFT.",
             "",
             "| scenario | passed | streams | different | failed | moved | gap | effect |",
             "|---|---|---|---|---|---|---|---|",

@@ -65,7 +65,7 @@ class UsageCount:
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
-    """Over all choices."""
+    """Over all choices; where it is cut, those that its gateway was sent."""
     queue_ns: int = 0
     prefill_ns: int = 0
     decode_ns: int = 0

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from stratos.common.background import happens
+from stratos.common.background import end_tasks, happens
 
 _TICK_S = 1.0
 """How often the Date header of answers is renewed."""
@@ -36,7 +36,7 @@ class EmbeddedServer(uvicorn.Server):
         self._exit.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Replace uvicorn's shutdown, which pauses before each look whether connections have ended."""
+        """Replace uvicorn's shutdown, which pauses before each look, and does not wait for requests that it cancels."""
         for server in self.servers:
             server.close()
         for sock in sockets or ():
@@ -52,8 +52,7 @@ class EmbeddedServer(uvicorn.Server):
                     await server.wait_closed()
         except TimeoutError:
             _log.error("%d requests did not end in time and are cancelled", len(state.tasks))
-            for task in state.tasks:
-                task.cancel()
+            await end_tasks(state.tasks)  # they may tidy up with what is closed after this server
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

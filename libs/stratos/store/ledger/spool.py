@@ -97,17 +97,21 @@ class Spool:
         entries = [entry for line in lines if (entry := _entry(line)) is not None]
         return SpoolSlice(entries, offset, len(lines) - len(entries))
 
-    def clear(self) -> None:
-        """Everything is in the ledger."""
+    def clear(self, end: int) -> bool:
+        """Everything up to ``end`` is in the ledger; ``False`` where more has come since, which stays with the rest."""
         with self._lock:
+            if self._end != end:
+                return False
             self._end = 0
             self._cut()
             os.fsync(self._fd)
+        return True
 
     def close(self) -> None:
-        """Give the file up; what waits stays."""
+        """Give the file up; what waits stays, and what comes is refused."""
         with self._lock:
             os.close(self._fd)
+            self._fd = -1
 
     def _cut(self) -> None:
         if os.fstat(self._fd).st_size > self._end:

@@ -18,7 +18,6 @@ that, whole records go, the oldest first: a stream whose record has gone runs on
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import enum
 import itertools
@@ -32,6 +31,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from stratos.common.errors import DependencyDown
+from stratos.store.connections.awake_timeout import AwakeTimeout
 from stratos.store.counters.guard import GuardedScript, StoreId, any_store
 from stratos.store.counters.script_line import ScriptLine
 from stratos.store.data_keys import PlaceCipher, Purpose
@@ -163,7 +163,7 @@ class StreamAsk:
     wants_head: bool = True
     """The head is read, too, where it lies in the object store."""
     within_s: float | None = None
-    """Most time for Redis."""
+    """Most time for Redis, without that in which this process was held up."""
 
 
 @dataclass(slots=True)
@@ -237,7 +237,7 @@ class StreamStore:
         key = self.key(ask.tenant_id)
         if key is None:
             return StreamRecord(found=Found.NONE)
-        async with asyncio.timeout(ask.within_s):
+        async with AwakeTimeout(ask.within_s):
             with translate_redis_errors():
                 answer: Any = await self._open(
                     [*self.keys(ask.tenant_id), f"{self._head}:tenants"], self._args(key, ask)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from logging import getLogger
@@ -48,6 +48,7 @@ class LineCalls:
         endpoints: routes that lines may name, by path.
         exchanges: records of requests.
         forms: of errors, by path, where they are not OpenAI's.
+        billed: waits until the ledger has what was answered.
     """
 
     def __init__(
@@ -55,10 +56,12 @@ class LineCalls:
         endpoints: Mapping[str, Endpoint[Any]],
         exchanges: Exchanges,
         forms: Mapping[str, ErrorForm] = MappingProxyType({}),
+        billed: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._endpoints = endpoints
         self._exchanges = exchanges
         self._forms = forms
+        self._billed = billed
 
     async def call(self, tenant: Tenant, url: str, body: dict[str, Any], line: BatchLine) -> LineAnswer:
         """Answer a line; an error for good is an answer as well, and so is a fault of ours.
@@ -77,6 +80,11 @@ class LineCalls:
             return self.refusal(error, url, line.name)
         except Exception:  # the edge of a request, as a server's is; else all lines of its slice would fail, ever again
             return self.refusal(report_bug(_log, f"in line {line.name}"), url, line.name)
+
+    async def billed(self) -> None:
+        """Wait until the ledger has what was answered by now: a line that has its result is never billed later."""
+        if self._billed is not None:
+            await self._billed()
 
     def refusal(self, error: StratosError, url: str, name: str) -> LineAnswer:
         """An error as a client of the route would get it; ``name`` is that of the line."""

@@ -195,6 +195,8 @@ class SliceRun:
         self._found[number] = await answer_line(self._calls, self._gate, tenant, line, identity, key)
 
     async def _commit(self) -> None:
+        """Keep the result once its lines are billed: where gateways and workers end at once, nothing else does that."""
+        await self._calls.billed()
         work, rows, num_completed = self._work, list[tuple[int, bool, str]](), 0
         for number, answer in sorted(self._found.items()):
             text = result_line(self._name(number), self._lines[number]["custom_id"], answer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from stratos_gateway.http.shared_accept import SharedAccept
 
 MIN_IDLE_S = 1.0
 """A connection that was used within this time is likely to be used again at once."""
+_LAST_POLL_S = 0.02
 
 
 class _UvicornServer(EmbeddedServer):
@@ -58,10 +60,22 @@ class _UvicornServer(EmbeddedServer):
         for accept in self._accepts:
             accept.close()
 
+    @property
+    def may_be_asked(self) -> bool:
+        """A request may come on a connection that was taken."""
+        is_opening = any(accept.num_opening for accept in self._accepts)
+        return is_opening or any(map(_is_idle, self.server_state.connections))
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End."""
         self.take_no_more()
         await super().shutdown(sockets)
+
+
+def _is_idle(connection: Any) -> bool:
+    """It is open, and has no answer under way."""
+    cycle = connection.cycle
+    return (cycle is None or cycle.response_complete) and not connection.transport.is_closing()
 
 
 class HttpServer:
@@ -127,7 +141,16 @@ class HttpServer:
             return
         if self._listener.is_shared:
             self._server.take_no_more()
-        self.end_idle(0.0 if self._listener.is_shared else MIN_IDLE_S)
+        self.end_idle(MIN_IDLE_S)
+
+    async def until_last_requests(self) -> None:
+        """Wait, where no further connection comes, until those there are have sent their last request; not for long."""
+        if not self._listener.is_shared:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(MIN_IDLE_S + _LAST_POLL_S):
+                while self._server.may_be_asked:  # noqa: ASYNC110 - only at the end of a process
+                    await asyncio.sleep(_LAST_POLL_S)
 
     def end_idle(self, min_idle_s: float = 0.0) -> None:
         """End connections whose last answer is this long ago, the others once it is, or with their next answer."""

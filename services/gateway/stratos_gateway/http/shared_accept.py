@@ -45,6 +45,11 @@ class SharedAccept:
         self._is_closed = False
         self._wait()
 
+    @property
+    def num_opening(self) -> int:
+        """Connections that were taken and have no protocol yet."""
+        return len(self._handshakes)
+
     def close(self) -> None:
         """Take no more of them."""
         if not self._is_closed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager, suppress
+from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Protocol, cast
 
@@ -154,9 +155,16 @@ class EventStream:
                 await self.write(self.keep_alive)
 
     async def end(self, data: bytes) -> None:
-        """Send the last bytes and end the response; raises like ``write``."""
+        """Send the last bytes and end the response; raises like ``write``.
+
+        One that was never begun and has none is of a client that has everything: an event source then asks no more.
+        """
         self._is_ended = True
-        await self._begin()
+        if data or self.is_started:
+            await self._begin()
+        else:
+            self.is_started = True
+            await self._send({"type": "http.response.start", "status": HTTPStatus.NO_CONTENT, "headers": []})
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
     async def _begin(self) -> None:

@@ -81,6 +81,10 @@ class Meter:
         found = self._open.setdefault(draft.request_id, _Open())
         found.draft, found.due_s = draft, self._clock.now() + self._count_wait_s
 
+    def ended(self) -> set[str]:
+        """Requests that have ended, and whose entries are to be made yet."""
+        return {request_id for request_id, found in self._open.items() if found.draft is not None}
+
     def note_settled(self, request_ids: Iterable[str]) -> None:
         """These are in the ledger before their end."""
         self._settled.update(dict.fromkeys(request_ids, True))

@@ -20,8 +20,8 @@ class LedgerConfig:
     count_wait_s: Annotated[float, Ge(0)] = 1.0
     """How long the entry of an ended request waits for its worker to say what its devices took; 0.25 s is usual."""
     settle_s: Annotated[float, Ge(0)] = 0.1
-    """Longest that vectors are held for their entry, which no worker could make up for; 0 holds none, and a gateway
-    that dies before a later entry is written leaves them unbilled."""
+    """Longest that vectors are held for their entry, which no worker could make up for: first for Redis, then as long
+    for ``spool_path``. 0 holds none, and a gateway that dies before a later entry is written leaves them unbilled."""
     max_pending: Annotated[int, Ge(1)] = 100_000
     """Entries kept in memory while they can be neither written nor spooled; beyond this the oldest is dropped and
     counted."""

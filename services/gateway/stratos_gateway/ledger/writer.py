@@ -13,6 +13,7 @@ So the last entries are written to it once more.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,6 +30,7 @@ from stratos.store.ledger.ledger_store import Written
 from stratos.store.ledger.spool import Spool, SpoolSlice
 from stratos_gateway.answering.draft import Draft
 from stratos_gateway.ledger.entries import claimed_entry, own_entry
+from stratos_gateway.ledger.grouped_spool import GroupedSpool
 from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.settings import LedgerConfig
 from stratos_gateway.metrics import GatewayMetrics
@@ -39,6 +41,8 @@ _SLICES_PER_TURN = 16
 """Batches of the spool that go between two looks at what is new."""
 _TURNS_TO_NEXT_LOOK = 20
 """Turns without a look into segments after one of which a look failed: it may have taken seconds."""
+_CATCH_UP_S = 5.0
+"""Longest that results wait for their entries, beyond what these wait for counts of workers."""
 _MAX_RECENT = 2048
 """Written entries that are kept for a Redis that takes the place of another one: more than its last moments."""
 
@@ -98,6 +102,7 @@ class LedgerWriter:
         told: Told,
     ) -> None:
         self._store, self._meter, self._spool, self._config = store, meter, spool, config
+        self._group = None if spool is None else GroupedSpool(spool)
         self._plan_of = plan_of
         self._metrics = metrics
         self._told = told
@@ -112,6 +117,8 @@ class LedgerWriter:
         self._server = ""
         self._num_turns_to_look = 0
         self._is_away = False
+        self._turned = asyncio.Event()
+        """Set at the end of a turn, and another one after that."""
         if spool is not None:
             metrics.ledger_dropped.inc(spool.num_torn)
 
@@ -145,6 +152,20 @@ class LedgerWriter:
         finally:
             self._meter.give_back_claims(counts)
         self._metrics.ledger_pending.set(len(self._pending) + len(self._waiting))
+        self._turned.set()
+        self._turned = asyncio.Event()
+
+    async def caught_up(self) -> None:
+        """Wait until the ledger or its spool has what has ended here by now, or that takes too long."""
+        left = self._unwritten()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.count_wait_s + _CATCH_UP_S):
+                while left:
+                    await self._turned.wait()
+                    left &= self._unwritten()
+
+    def _unwritten(self) -> set[str]:
+        return self._meter.ended() | {entry.request_id for entry in self._pending}
 
     async def _write_claims(self, counts: Sequence[UsageCount]) -> list[UsageCount]:
         """Write what gateways that died have left; returns what waits."""
@@ -156,17 +177,32 @@ class LedgerWriter:
     async def settle(self, drafts: Sequence[Draft]) -> None:
         """Write entries of requests that no worker counts, before their clients are answered.
 
-        Where the ledger does not take them at once, the turns get them as they get all others.
+        Where the ledger does not take them at once, they go to the spool; where the disk does not either, the turns get
+        them as they get all others.
         """
-        if self._is_away:
+        if not self._config.settle_s:
             return
-        try:
+        entries = [own_entry(draft, {}) for draft in drafts]
+        if await self._is_in_time(self._enter(entries)) or await self._is_in_time(self._spooled(entries)):
+            self._meter.note_settled(draft.request_id for draft in drafts)
+
+    async def _is_in_time(self, work: Awaitable[bool]) -> bool:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.settle_s):
-                if await self._write([own_entry(draft, {}) for draft in drafts], looks=False):
-                    return
-        except (TimeoutError, DependencyDown, RedisError):
-            return
-        self._meter.note_settled(draft.request_id for draft in drafts)
+                return await work
+        return False
+
+    async def _enter(self, entries: Sequence[LedgerEntry]) -> bool:
+        """Write entries into the ledger, unless it is known to be away; returns whether it has all of them."""
+        if self._is_away:
+            return False
+        try:
+            return not await self._write(entries, looks=False)
+        except (DependencyDown, RedisError):
+            return False
+
+    async def _spooled(self, entries: Sequence[LedgerEntry]) -> bool:
+        return self._group is not None and await self._group.keep(entries)
 
     async def close(self) -> None:
         """Write what is left, or keep it."""
@@ -226,8 +262,8 @@ class LedgerWriter:
             if self._replayed == spool.num_bytes or len(self._waiting) >= self._config.max_pending:
                 break
             await self._replay_slice(spool)
-        if self._replayed == spool.num_bytes and not self._waiting:
-            await asyncio.to_thread(spool.clear)
+        is_over = self._replayed == spool.num_bytes and not self._waiting
+        if is_over and await asyncio.to_thread(spool.clear, self._replayed):
             self._replayed = 0
             _log.info("the entries of the spool are in the ledger")
         self._metrics.ledger_spool_bytes.set(spool.num_bytes - self._replayed)
@@ -244,12 +280,7 @@ class LedgerWriter:
     async def _keep(self) -> None:
         """Into the spool, or in memory up to a bound."""
         if self._spool is not None and self._pending:
-            try:
-                is_kept = await asyncio.to_thread(self._spool.append, self._pending)
-            except OSError as error:
-                _log.error("the spool of the ledger cannot be written: %s", error)
-                is_kept = False
-            if is_kept:
+            if await self._spooled(self._pending):
                 self._pending = []
             self._metrics.ledger_spool_bytes.set(self._spool.num_bytes - self._replayed)
         for kept in (self._pending, self._waiting):

@@ -182,11 +182,11 @@ class NumberedRenderer(Renderer):
         events = _events(self._inner.stream_end(usage))
         if self._recorder is not None:
             self._recorder.note_whole()
-        if self._num_skipped > self._num_events + len(events):
-            raise BadRequest("starting_after is no event of this stream", param="starting_after", code="invalid_cursor")
         is_behind_end = any(seen > units for seen, units in zip(self._seen, self._units, strict=True))
         if is_behind_end or 0 < len(events) <= self._cursor.num_end:
             raise bad_cursor()  # no client has been told it
+        if self._num_skipped > self._num_events + len(events):
+            raise BadRequest("starting_after is no event of this stream", param="starting_after", code="invalid_cursor")
         place, parts = self._place(), []
         for number, event in enumerate(events, 1):
             self._num_events += 1

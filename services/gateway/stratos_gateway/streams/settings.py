@@ -38,7 +38,8 @@ class StreamsConfig:
     """Most seconds in which a gateway that takes a stream over reaches the worker that runs it still, to go on with
     that; beyond, and with 0 always, what was not recorded is computed again."""
     call_s: Annotated[float, Gt(0)] = 0.3
-    """Most seconds that a request waits for its record; after that it runs without."""
+    """Most seconds that a request waits for its record, without those in which its gateway was held up; after that it
+    runs without."""
     background_running: Annotated[int, Ge(0)] = 16
     """Background responses that this gateway computes at a time; 0 leaves them to other gateways."""
     background_queued: Annotated[int, Gt(0)] = 1000

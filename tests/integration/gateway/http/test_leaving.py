@@ -36,8 +36,13 @@ class Kept:
         self.writer.close()
 
     async def get(self, path: str) -> tuple[int, dict[str, str]]:
-        head = f"GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n\r\n"
-        self.writer.write(head.encode())
+        return await self.ask("GET", path)
+
+    async def ask(self, method: str, path: str, body: str = "") -> tuple[int, dict[str, str]]:
+        head = (
+            f"{method} {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        self.writer.write((head + body).encode())
         lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = dict(line.split(": ", 1) for line in lines[1:] if line)
         await self.reader.readexactly(int(headers["content-length"]))

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 
 import pytest
 
 from stratos.rpc.binding import StartError
+from stratos_gateway.http import server
 from stratos_gateway.http.listener import inherit_listener
-from tests.support.waiting import eventually
+from tests.integration.gateway.http.test_leaving import Kept
+from tests.support.servers.plain_http import plain_client
+from tests.support.waiting import LIMIT_S, eventually
 from tests.support.worlds.gateway_world import World, gateway_world, say
 
 STORY = "one two three four five six seven eight nine ten eleven twelve " * 4
@@ -45,6 +50,40 @@ async def test_a_draining_gateway_ends_its_streams_and_leaves_what_is_new_to_ano
             assert not stream.done()
             leaving.worker.step_s = 0.0
             assert await stream == STORY
+
+
+async def test_a_gateway_that_leaves_refuses_and_breaks_no_request_of_its_connections(
+    port: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The defect: it ended them at once, or answered 503; no connection is idle for as long as it waits here."""
+    monkeypatch.setattr(server, "MIN_IDLE_S", LIMIT_S)
+    fds = [os.dup(port.fileno()) for _ in range(2)]
+    async with (
+        gateway_world(http_listener_fd=fds[0], drain_timeout_s=LIMIT_S) as leaving,
+        gateway_world(http_listener_fd=fds[1]),
+    ):
+        found, is_over = Counter[int | str](), asyncio.Event()
+
+        async def ask_on_and_on(pause_s: float) -> None:
+            async with plain_client(str(leaving.http.base_url), headers=leaving.http.headers, timeout=LIMIT_S) as http:
+                while not is_over.is_set():
+                    found[(await http.post("/v1/completions", json={**ASK, "max_tokens": 1})).status_code] += 1
+                    await asyncio.sleep(pause_s)
+
+        asking = [asyncio.create_task(ask_on_and_on(number % 4 * 0.05)) for number in range(16)]
+        await eventually(lambda: found.total() > 64, "both gateways answer")
+        async with AsyncExitStack() as stack:
+            fresh = [await stack.enter_async_context(Kept(leaving)) for _ in range(8)]
+            await eventually(lambda: leaving.metric("stratos_http_connections") > 4, "it has some of them")
+            leaving.stop.set()
+            await eventually(lambda: leaving.service.not_ready_reason(), "it leaves")
+            one = json.dumps({**ASK, "max_tokens": 1})
+            asked = await asyncio.gather(*(connection.ask("POST", "/v1/completions", one) for connection in fresh))
+            found.update(status for status, _ in asked)
+            await eventually(lambda: leaving.metric("stratos_http_connections") == 0, "it has none")
+        is_over.set()
+        await asyncio.gather(*asking)
+        assert set(found) == {200}, found
 
 
 async def test_a_burst_of_connections_is_shared_by_the_gateways(port: socket.socket) -> None:

@@ -83,7 +83,7 @@ async def test_its_stream_goes_on_behind_any_event_at_any_gateway(worlds: list[A
     whole = await read(one, "GET", f"{at}?stream=true")
     assert contents(begun, rest) == contents(whole)
     last = len(whole.events) - 1
-    assert (await read(two, "GET", f"{at}?stream=true&starting_after={last}")).events == []
+    assert (await read(two, "GET", f"{at}?stream=true&starting_after={last}")).status == 204
     assert code_of(await read(two, "GET", f"{at}?stream=true&starting_after={last + 1}")) == (400, "invalid_cursor")
     for wrong in ("x", "-1", "9" * 30):
         assert code_of(await read(two, "GET", f"{at}?stream=true&starting_after={wrong}")) == (400, "invalid_cursor")

@@ -301,9 +301,11 @@ async def test_a_place_behind_the_end_is_refused(worlds: list[AdminWorld]) -> No
     at, [tag, *_] = f"/v1/streams/{first.stream}", first.last_id.split(".")
     num_units = max(int(event.id.split(".")[2]) for event in first.events if event.id and not event.id.endswith(".z"))
     assert (await read(two, "GET", at, last_event_id=f"{tag}.{num_units}.{num_units}")).status == 200
-    parts = f"{num_units}.{num_units}.e9", "0.0.0-1-9"
+    parts = f"{num_units}.{num_units}.e9", f"{num_units}.{num_units}.e999", "0.0.0-1-9"
     for place in (f"{num_units + 1}.{num_units + 1}", "100000.100000", "1.999999999", *parts):
-        assert code_of(await read(two, "GET", at, last_event_id=f"{tag}.{place}")) == (400, "invalid_cursor"), place
+        refused = await read(two, "GET", at, last_event_id=f"{tag}.{place}")
+        assert code_of(refused) == (400, "invalid_cursor"), place
+        assert '"param":"last-event-id"' in refused.events[0].text, place
     one.worker.step_s = 0.02
     begun = await read(one, "POST", path, body(path), most=3, idempotency_key="running")
     at, [tag, *_] = f"/v1/streams/{begun.stream}", begun.last_id.split(".")

@@ -14,13 +14,19 @@ import httpx
 import psutil
 import pytest
 
+from stratos.cli.chaos.faults.fault import Fault
 from stratos.core.ledger.entry import OWN_RANK, LedgerEntry, RequestOutcome
 from tests.integration.platform.replicated.test_ledger import Ledger, check_sums, client_of, entries_of, ledger_of
+from tests.support.chaos.places import OneProcess
 from tests.support.waiting import eventually, rounds, while_running
 from tests.support.worlds.platform_process import PlatformProcess
 from tests.support.worlds.stream_world import Read, contents
 
 NUM_TOKENS = 300
+NUM_SHORT = 150
+"""Tokens of the streams of a short form."""
+SHORT_S = 2.5
+"""Longer than a lease lasts."""
 COMMON = {"model": "base", "stream": True, "temperature": 1.0, "seed": 3, "ignore_eos": True}
 KINDS: list[tuple[str, dict[str, Any]]] = [
     ("chat/completions", {"messages": [{"role": "user", "content": "go"}], "max_tokens": NUM_TOKENS}),
@@ -43,6 +49,7 @@ class Client:
     """Time without a byte after which it comes back."""
     leaves_after: int = 0
     """Events after which it leaves a connection by itself, to come back at once; 0 stays."""
+    num_tokens: int = NUM_TOKENS
     num_unanswered: int = 0
     """Tries of which it was not told whether they had a record."""
     num_refused: int = 0
@@ -71,6 +78,7 @@ class Client:
 
     async def _connect(self, http: httpx.AsyncClient) -> None:
         path, body = KINDS[self.kind]
+        body = {name: self.num_tokens if value == NUM_TOKENS else value for name, value in body.items()}
         sent = {"idempotency-key": self.name, "x-request-id": self.name, "connection": "close"}
         if (last := next((found.last_id for found in reversed(self.reads) if found.last_id), "")) != "":
             sent["last-event-id"] = last
@@ -197,7 +205,7 @@ async def check_clients(
         for attempt in rounds(f"a client cut by a gateway that was {harm.__name__}"):
             names = [(f"{harm.__name__}-stream-{attempt}-{number}", number % len(KINDS)) for number in range(8)]
             clients = [Client(name, kind, **more) for name, kind in names]
-            again = [Client(name, kind) for name, kind in names]
+            again = [Client(name, kind, num_tokens=clients[0].num_tokens) for name, kind in names]
             await harm_under(clients, http, platform, harm)
             await asyncio.gather(*(client.run(http) for client in again))
             for client, repeated in zip(clients, again, strict=True):
@@ -230,6 +238,25 @@ async def test_clients_of_a_killed_gateway_come_back_and_have_all_of_it(platform
         return was_taken_over(clients, entries) and before[0] > num_gone_on and before[1] == num_again
 
     await check_clients(platform, killed, was_gone_on_with)
+
+
+def lost_for(kind: str, redis: psutil.Process) -> Harm:
+    async def lost(gateway: psutil.Process) -> None:
+        place = OneProcess(gateway.pid, redis=redis.pid)
+        await Fault(kind, "gateway-0", lasting_s=SHORT_S).strike(place, asyncio.Event())
+
+    lost.__name__ = kind
+    return lost
+
+
+@pytest.mark.parametrize("kind", ["stop", "cut-redis", "cut-workers", "drain"])
+async def test_clients_of_a_gateway_that_is_lost_for_seconds_have_all_of_it(
+    platform: PlatformProcess, kind: str
+) -> None:
+    """Short forms of those in ``test_hung_gateways`` and ``test_cut_gateways``; one round says enough."""
+    redis = psutil.Process((await asyncio.to_thread(platform.processes))["redis"]["pid"])
+    short = {"patience_s": 1.0, "num_tokens": NUM_SHORT}
+    await check_clients(platform, lost_for(kind, redis), lambda clients, entries: True, **short)
 
 
 async def begin_in_background(http: httpx.AsyncClient, body: dict[str, Any]) -> str:

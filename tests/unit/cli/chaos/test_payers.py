@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.support.chaos.payers import BURST_S, LIMITS, Paid, beyond_limits
+from tests.support.chaos.payers import BURST_S, LIMITS, Connection, Paid, beyond_limits
 
 LIMIT = LIMITS["by-all"]
 NUM_PROMPT, MAX_TOKENS = 5, 40
@@ -13,8 +15,9 @@ NUM_PROMPT, MAX_TOKENS = 5, 40
 def requests(num: int, *, at_s: float, lasts_s: float, num_output: int) -> list[Paid]:
     """Requests that come together and have their first tokens at once."""
     usage = {"prompt_tokens": NUM_PROMPT, "completion_tokens": num_output}
-    times = {"sent": at_s, "first": at_s + 0.01, "last": at_s + 0.02, "ended": at_s + lasts_s}
-    return [Paid(f"r{n}", "x", max_tokens=MAX_TOKENS, usage=usage, **times) for n in range(num)]
+    connections = [Connection(at_s + 0.01, at_s + 0.02)]
+    more: dict[str, Any] = {"max_tokens": MAX_TOKENS, "usage": usage, "ended": at_s + lasts_s}
+    return [Paid(f"r{n}", "x", at_s, connections=connections, **more) for n in range(num)]
 
 
 def problems(*paid: Paid) -> list[str]:

@@ -98,6 +98,16 @@ async def test_a_slice_is_kept_until_its_result_is() -> None:
     assert store.done == [((0, 1), (0, 1))]
 
 
+async def test_a_result_is_kept_once_its_lines_are_billed() -> None:
+    store, nothing = Store("in_progress"), cast("Any", None)
+
+    async def billed() -> None:
+        store.done.append("billed")
+
+    await SliceRun(work_of(store), (0, 1), LineCalls({}, nothing, billed=billed), nothing, LEASE_S).run()
+    assert store.done == ["billed", ((0, 1), (0, 1))]
+
+
 async def test_a_batch_is_kept_until_its_files_are() -> None:
     store = Store("finalizing")
     await FinalRun(work_of(store), 1, LEASE_S, 60.0).run()

@@ -95,3 +95,19 @@ def test_a_write_that_waits_is_cancelled_with_its_task_and_raises_what_the_trans
         return found + ends, client.got
 
     assert run_virtual(answer()) == (["CancelledError", "cancelled"], [])
+
+
+def test_a_stream_that_has_nothing_for_its_client_is_no_stream() -> None:
+    """An event source asks again after an empty one, for ever."""
+
+    async def answer() -> list[Any]:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await EventStream(send, {}).end(b"")
+        return sent
+
+    head, body = run_virtual(answer())
+    assert (head["status"], head["headers"], body["body"], body["more_body"]) == (204, [], b"", False)

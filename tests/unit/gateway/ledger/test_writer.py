@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,6 +34,7 @@ from stratos_gateway.ledger.meter import Meter
 from stratos_gateway.ledger.settings import LedgerConfig
 from stratos_gateway.ledger.writer import LedgerWriter, Told
 from stratos_gateway.metrics import GatewayMetrics
+from tests.support.waiting import LIMIT_S
 from tests.support.worlds.usage_counts import COUNT, ENTRY, TAG
 
 
@@ -41,6 +43,7 @@ class Store:
     """Takes entries, fails ``num_left`` entries from now on where that is set."""
 
     is_away: bool = False
+    is_slow: bool = False
     num_left: int | None = None
     ids: list[str] = field(default_factory=list)
     asked: int = 0
@@ -53,6 +56,8 @@ class Store:
         self.asked += len(entries)
         if self.is_away:
             raise DependencyDown("away")
+        if self.is_slow:
+            await asyncio.Event().wait()
         written = []
         for entry in entries:
             if self.num_left == 0:
@@ -105,6 +110,7 @@ def bench(
     plan_of: Callable[[str], Plan | None] = lambda tenant: None,
     *,
     has_spool: bool = True,
+    settle_s: float = 0.1,
 ) -> Bench:
     registry, store, spool = CollectorRegistry(), store or Store(), CountingSpool(path, 1 << 24)
     meter, told = Meter(FakeClock(), 1.0), list[tuple[bool, str, int]]()
@@ -113,7 +119,7 @@ def bench(
         told.extend((has_ended, entry.request_id, len(store.ids)) for entry in entries)
 
     writer = LedgerWriter(
-        store, meter, spool if has_spool else None, LedgerConfig(), plan_of, GatewayMetrics(registry),
+        store, meter, spool if has_spool else None, LedgerConfig(settle_s=settle_s), plan_of, GatewayMetrics(registry),
         Told(due=lambda tenant, month, due: None, before=before),
     )  # fmt: skip
     return Bench(writer, meter, store, spool, registry, told)
@@ -121,6 +127,20 @@ def bench(
 
 def numbered(num: int) -> list[LedgerEntry]:
     return [replace(ENTRY, request_id=f"gen-{number}") for number in range(num)]
+
+
+async def test_who_waits_for_entries_goes_on_once_the_ledger_has_them(tmp_path: Path) -> None:
+    made = bench(tmp_path / "spool", Store(is_away=True), has_spool=False)
+    await made.writer.caught_up()
+    made.meter.end(DRAFT)
+    waiting = asyncio.ensure_future(made.writer.caught_up())
+    await made.writer.turn()
+    await asyncio.sleep(0)
+    assert not waiting.done(), "the ledger did not take it"
+    made.store.is_away = False
+    await made.writer.turn()
+    await asyncio.wait_for(waiting, LIMIT_S)
+    assert made.store.ids == ["emb-1"]
 
 
 async def test_an_outage_costs_a_turn_one_try_and_no_reading_of_the_spool(tmp_path: Path) -> None:
@@ -197,6 +217,32 @@ async def test_an_entry_that_was_settled_before_its_answer_is_not_written_again(
     asked = made.store.asked
     await made.writer.settle([later])
     assert made.store.asked == asked, "no answer waits for a ledger that is known to be away"
+
+
+@pytest.mark.parametrize("how", ["slow", "away"])
+async def test_what_the_ledger_did_not_take_in_time_is_on_disk_before_its_answer(tmp_path: Path, how: str) -> None:
+    """The defect: vectors were sent, and their gateway died before its next turn; no worker has a count of them."""
+    path, drafts = tmp_path / "spool", [replace(DRAFT, request_id=f"emb-{number}") for number in range(9)]
+    made = bench(path, Store(is_slow=how == "slow", is_away=how == "away"), settle_s=5.0 if how == "away" else 0.05)
+    await asyncio.gather(*(made.writer.settle([draft]) for draft in drafts))
+    assert sorted(entry.request_id for entry in made.spool.read(0, 99).entries) == [d.request_id for d in drafts]
+    for draft in drafts:
+        made.meter.end(draft)
+    assert made.meter.take_ready() == [], "no turn writes it once more"
+    made.spool.close()  # it is killed
+    after = bench(path)
+    await after.writer.turn()
+    assert sorted(after.store.ids) == [draft.request_id for draft in drafts]
+
+
+async def test_what_a_disk_does_not_take_either_is_left_to_the_turns(tmp_path: Path) -> None:
+    made = bench(tmp_path / "spool", Store(is_away=True))
+    made.spool.close()
+    await made.writer.settle([DRAFT])
+    made.meter.end(DRAFT)
+    made.store.is_away = False
+    await made.writer.turn()
+    assert made.store.ids == ["emb-1"]
 
 
 async def test_a_redis_in_the_place_of_another_one_gets_the_last_entries_again(tmp_path: Path) -> None:
