@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from stratos.common.changed import record
 from stratos.core.placement import PlacementRequest, Work
 from stratos.core.requests.terms import FULL_SHARE, Share
 from stratos.core.rules.admission import KvNeed, KvRoom, copied_blocks, exceeds_alone, num_blocks_short, output_blocks
 from stratos.routing.worker_view import WorkerView
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Ask:
     """A request with what it may take now."""
 
@@ -33,14 +34,32 @@ class Ask:
     """Incarnations where only the filters can decide whether it may run."""
     _needs: dict[tuple[int, int], KvNeed] = field(default_factory=dict, init=False, repr=False, compare=False)
     """By block size and p90: most workers of a pool share both, and a decision needs each number twice."""
+    _leaving: list[Ask] = field(default_factory=list, init=False, repr=False, compare=False)
+    """Last result of ``leaving``: a request is tried many times."""
 
     def __post_init__(self) -> None:
         request = self.request
         num_slots = 1 if request.work is Work.EMBEDDING else max(1, request.num_choices)
         object.__setattr__(self, "num_slots", num_slots)
-        barred = self.closed or request.excluded_incarnations or request.refusals
-        both = request.excluded_incarnations.union(self.closed, request.refusals) if barred else frozenset()
-        object.__setattr__(self, "barred", both)
+        barred = self.closed
+        if request.excluded_incarnations or request.refusals:
+            barred = barred.union(request.excluded_incarnations, request.refusals)
+        object.__setattr__(self, "barred", barred)
+
+    def leaving(self, clear: frozenset[str]) -> Ask:
+        """The same request, which leaves some workers to higher classes."""
+        if not (self._leaving and self._leaving[0].clear is clear):
+            self._leaving[:] = [self._with(self.closed, clear)]
+        return self._leaving[0]
+
+    def closing(self, incarnations: frozenset[str]) -> Ask:
+        """The same request, to which only these workers are closed."""
+        return self if self.closed == incarnations else self._with(incarnations, self.clear)
+
+    def _with(self, closed: frozenset[str], clear: frozenset[str]) -> Ask:
+        ask = Ask(request=self.request, max_waiting_per_worker=self.max_waiting_per_worker, closed=closed, clear=clear)
+        object.__setattr__(ask, "_needs", self._needs)
+        return ask
 
     def need(self, view: WorkerView) -> KvNeed:
         """KV blocks it may come to hold there: the prompt once, and each choice's output."""

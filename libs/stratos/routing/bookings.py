@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
+from stratos.common.changed import changed, record
 from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import PlacementRequest
 from stratos.routing.settings import BookingConfig
@@ -18,7 +18,7 @@ from stratos.routing.worker_view import NO_LOAD, BookedLoad
 NEVER = (float("-inf"), 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Booking:
     """One placement."""
 
@@ -71,7 +71,7 @@ class BookingLedger:
 
     def add(self, booking: Booking) -> None:
         """Book a placement."""
-        booking = replace(booking, order=next(self._order))
+        booking = changed(booking, order=next(self._order))
         self._open[booking.handoff_id] = booking
         self._by_decode.setdefault(booking.decode_incarnation, {})[booking.handoff_id] = booking
         self._held[booking.decode_incarnation] = self.held(booking.decode_incarnation) + booking.decode_load

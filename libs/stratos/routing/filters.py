@@ -175,7 +175,7 @@ def able_sources(views: Iterable[WorkerView], ask: Ask, identity: KvIdentity) ->
         for view in views
         if (
             view.is_in
-            and view.status.identity == identity
+            and (view.status.identity is identity or view.status.identity == identity)
             and not (excluded or (view.status.is_spot and not takes_spot))
         )
         or first_rejection(view, ask, checks) is None

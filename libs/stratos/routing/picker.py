@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+from stratos.common.changed import changed
 from stratos.core.placement import Work, WorkerRole
 from stratos.routing.admission import Ask
 from stratos.routing.filters import (
@@ -96,6 +97,7 @@ def choose(
     *,
     preferred_prefill: str = "",
     pool: Pool | None = None,
+    is_able: bool = False,
 ) -> EndpointChoice | Refusal:
     """Choose the decode worker and up to two prefill workers, best first; for embeddings one prefill worker alone.
 
@@ -107,6 +109,7 @@ def choose(
         preferred_prefill: incarnation that has computed this prompt before; first among those that the policy
             keeps, because its prefix cache makes the prompt a re-send instead of a recompute.
         pool: of the workers that could run it those that are looked at; all of them if absent.
+        is_able: they are known to pass every filter.
     """
     request, context = ask.request, policies.context(ask.request)
     role = request.work.role
@@ -114,8 +117,8 @@ def choose(
     pool = whole if pool is None else pool
     rejected: list[tuple[WorkerView, Rejection]] = []
     filters = EMBEDDING_FILTERS if request.work is Work.EMBEDDING else DECODE_FILTERS
-    able, rejections = eligible(pool, ask, filters, rejected)
-    ranking = policies.rank(preferred(able, ask), context, role, 1, rng)
+    able, rejections = (pool, Counter[Rejection]()) if is_able else eligible(pool, ask, filters, rejected)
+    ranking = policies.rank(preferred(list(able), ask), context, role, 1, rng)
     if not ranking.workers:
         others = views.num_of_role(role) - len(pool)
         return Refusal(rejections + Counter({Rejection.MODEL: others}), role)
@@ -125,8 +128,12 @@ def choose(
     decode = ranking.workers[0]
     sources = views.pool(WorkerRole.PREFILL, request.model_digest)
     senders = preferred_sources(able_sources(sources, ask, decode.status.identity), ask)
-    near = replace(context, zone=decode.status.zone, region=decode.status.region)  # KV goes to it, not to the gateway
-    prefill = policies.rank(senders, near, WorkerRole.PREFILL, MAX_PREFILL, rng, preferred_prefill).workers
+    if (decode.status.zone, decode.status.region) != (
+        context.zone,
+        context.region,
+    ):  # KV goes to it, not to the gateway
+        context = changed(context, zone=decode.status.zone, region=decode.status.region)
+    prefill = policies.rank(senders, context, WorkerRole.PREFILL, MAX_PREFILL, rng, preferred_prefill).workers
     return EndpointChoice(decode, tuple(prefill), considered)
 
 

@@ -8,14 +8,15 @@ next status: for a moment too much room is taken, and never too little.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from stratos.common.changed import record
 from stratos.core.features import can_speak_with
 from stratos.core.fleet import WorkerStatus
 from stratos.core.placement import WorkerRef
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class BookedLoad:
     """Sum over some placements."""
 
@@ -48,11 +49,13 @@ class BookedLoad:
 
 
 NO_LOAD = BookedLoad()
+UNKNOWN_SEQS = 64
+"""Batch slots of a worker whose status has no number of them."""
 BEGINNER = 1 << 20
 """So many routers leave none of them a second request by one status."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class WorkerView:
     """A worker as filters and scorers see it."""
 
@@ -85,6 +88,8 @@ class WorkerView:
     """Sequences that certainly fit into its batch; admission may allow more."""
     sure_blocks: float = field(init=False, repr=False, compare=False)
     """KV blocks that admission certainly gives; it may give more."""
+    free_slots_ratio: float = field(init=False, repr=False, compare=False)
+    """Share of the batch slots that no sequence wants."""
 
     def __post_init__(self) -> None:
         """Numbers that every decision reads: there are far more decisions than views."""
@@ -95,17 +100,15 @@ class WorkerView:
         is_shared = self.num_routers > 1 and (fresh.num_requests > 0 or self.has_refused)
         free_seqs = status.max_num_seqs - num_seqs if status.max_num_seqs else math.inf
         free_blocks = engine.kv_watermark * total - used - engine.num_promised_blocks
-        derived = {
-            "is_in": not (self.out_reason or status.is_draining or status.not_ready_reason)
-            and can_speak_with(status.protocol_version),
-            "num_seqs": num_seqs,
-            "num_used_blocks": used,
-            "num_queued_tokens": engine.num_queued_tokens + fresh.num_prefill_tokens,
-            "sure_seqs": -math.inf if is_shared else free_seqs,
-            "sure_blocks": -math.inf if is_shared else free_blocks,
-        }
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)
+        is_in = not (self.out_reason or status.is_draining or status.not_ready_reason)
+        put = object.__setattr__
+        put(self, "is_in", is_in and can_speak_with(status.protocol_version))
+        put(self, "num_seqs", num_seqs)
+        put(self, "num_used_blocks", used)
+        put(self, "num_queued_tokens", engine.num_queued_tokens + fresh.num_prefill_tokens)
+        put(self, "sure_seqs", -math.inf if is_shared else free_seqs)
+        put(self, "sure_blocks", -math.inf if is_shared else free_blocks)
+        put(self, "free_slots_ratio", max(0.0, 1.0 - num_seqs / (status.max_num_seqs or UNKNOWN_SEQS)))
 
     def kept_for_other_routers(self, free: float) -> float:
         """The part of ``free`` room that other routers may be giving away at this moment.

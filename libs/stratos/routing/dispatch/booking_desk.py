@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
 from stratos.core.cache_changes import CacheLayout
@@ -112,7 +113,9 @@ class PrefillMemory:
 def named_scores(choice: EndpointChoice) -> dict[str, float]:
     """Scores of the best workers that could run it, and of the chosen one, which chance may have picked."""
     able, scores = choice.considered.able, choice.considered.scores
-    best = sorted(range(len(able)), key=scores.__getitem__, reverse=True)[:MAX_NAMED]
+    least = sorted(scores)[-MAX_NAMED] if len(scores) > MAX_NAMED else -math.inf
+    high = [index for index, score in enumerate(scores) if score >= least]
+    best = sorted(high, key=scores.__getitem__, reverse=True)[:MAX_NAMED]
     named = {able[index].ref.worker_id: scores[index] for index in best}
     chosen = choice.worker
     if chosen.ref.worker_id not in named:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from stratos.core.placement import PlacementRequest, WorkerRole
 from stratos.core.tenant import PLATFORM_TENANT
@@ -53,6 +53,7 @@ class ClearWorkers:
         self._ratio = config.clear_ratio
         self._for_s = config.clear_for_s
         self._pools: dict[tuple[WorkerRole, str], _ClearPool] = {}
+        self._last_union = NONE_CLEAR, NONE_CLEAR, NONE_CLEAR
 
     def note(self, request: PlacementRequest, now: float) -> None:
         """A request came; those of the platform itself, such as probes, do not count."""
@@ -69,18 +70,19 @@ class ClearWorkers:
     def apart(self, ask: Ask, views: FleetViews, now: float) -> Ask:
         """The same request with the workers that it has to leave to others."""
         request = ask.request
-        if not self._pools or not request.takes_spot or request.is_resumed:
+        if not self._pools or not leaves_some(request):
             return ask
-        clear = self._clear(request.work.role, request.model_digest, views, now)
+        clear = self.of(request.work.role, request.model_digest, views, now)
         if not clear or not _has_other(ask, views, clear):
             return ask
-        return replace(ask, clear=clear | self._clear(WorkerRole.PREFILL, request.model_digest, views, now))
+        return ask.leaving(self._with(clear, self.of(WorkerRole.PREFILL, request.model_digest, views, now)))
 
     def all(self, views: FleetViews, now: float) -> frozenset[str]:
         """Incarnations that are clear now."""
-        return NONE_CLEAR.union(*(self._clear(role, model, views, now) for role, model in list(self._pools)))
+        return NONE_CLEAR.union(*(self.of(role, model, views, now) for role, model in list(self._pools)))
 
-    def _clear(self, role: WorkerRole, model_digest: str, views: FleetViews, now: float) -> frozenset[str]:
+    def of(self, role: WorkerRole, model_digest: str, views: FleetViews, now: float) -> frozenset[str]:
+        """Incarnations that are clear among the workers of one role and model."""
         pool = self._pools.get((role, model_digest))
         if pool is None:
             return NONE_CLEAR
@@ -93,6 +95,16 @@ class ClearWorkers:
             pool.labels = {label: at for label, at in pool.labels.items() if now - at <= self._for_s}
             self._recount(pool, [view for view in views.pool(role, model_digest) if view.is_in], are_in=are_in)
         return pool.chosen
+
+    def _with(self, decode: frozenset[str], prefill: frozenset[str]) -> frozenset[str]:
+        """Both, the same object as long as they are the same: one is hashed once."""
+        if not prefill or prefill is decode:
+            return decode
+        last_decode, last_prefill, both = self._last_union
+        if last_decode is not decode or last_prefill is not prefill:
+            both = decode | prefill
+            self._last_union = decode, prefill, both
+        return both
 
     def _recount(self, pool: _ClearPool, live: list[WorkerView], *, are_in: bool) -> None:
         """Choose again where those that were chosen are not as many, or were chosen for other plans."""
@@ -107,6 +119,11 @@ class ClearWorkers:
 
         pool.chosen_for = frozenset(pool.labels)
         pool.chosen = frozenset(view.ref.incarnation for view in heapq.nsmallest(count, lasting, key=order))
+
+
+def leaves_some(request: PlacementRequest) -> bool:
+    """Whether it is of the lowest class, and without tokens whose KV is worth more than a step."""
+    return request.takes_spot and not request.is_resumed
 
 
 def _is_in(view: WorkerView | None) -> bool:

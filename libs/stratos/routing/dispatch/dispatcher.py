@@ -84,7 +84,7 @@ class Dispatcher:
         self._convictions = ConvictionTable(config.convictions)
         reservations = Reservations(fleet.bookings)
         self._placer = Placer(reservations, self._suspects, self.policies, rng)
-        self._bounds = FleetBounds(fleet, reservations, self._placer, self._ask)
+        self._bounds = FleetBounds(fleet, reservations, self._placer, self._ask, self._clear)
         self._desk = BookingDesk(fleet, self._suspects, self.policies)
         self._rng = rng
         self._is_draining = False
@@ -136,7 +136,7 @@ class Dispatcher:
             explanations = Explanations(self.fleet.views(now), self.policies, self._rng)
             for ticket in expired:
                 ask = self._clear.apart(self._ask(ticket), self.fleet.views(now), now)
-                ask = replace(ask, closed=ask.clear)
+                ask = ask.closing(ask.clear)
                 error = wait_too_long(ticket, now) or explanations.timeout(ask, now - ticket.arrived)
                 error.after_s = self._queue.wait_s(ticket.request, now)
                 yield self._refused(ticket, error, now)

@@ -14,7 +14,7 @@ from stratos.core.placement import Work
 from stratos.routing.admission import Ask
 from stratos.routing.dispatch.full_models import FullModels
 from stratos.routing.dispatch.isolation import SuspectHolds, still_excluded
-from stratos.routing.dispatch.room_table import NeedKind, RoomTable
+from stratos.routing.dispatch.room_table import RoomTable
 from stratos.routing.filters import Rejection, is_candidate, may_vanish
 from stratos.routing.fleet_views import FleetViews
 from stratos.routing.picker import MAX_NAMED, EndpointChoice, Refusal, choose
@@ -74,14 +74,15 @@ class Placer:
             preferred_prefill: incarnation that has computed its prompt before.
         """
         ask = _excluding(ask, still_excluded(ask.request, views, ticket.asked_at))
-        ask = _closing(ask, self._reservations.closed_to(ticket) | ask.clear)
+        closed = self._reservations.closed_to(ticket)
+        ask = ask.closing(closed | ask.clear if closed and ask.clear else closed or ask.clear)
         fleet = _Fleet(views, version, preferred_prefill)
         holders = self._suspects.workers()
         if not holders and not ask.request.is_suspect:
             return self._try(ask, fleet)
         if self._suspects.has_prompt_of(ask.request):
             return PlacementVerdict.INELIGIBLE
-        apart = _closing(ask, ask.closed | holders)
+        apart = ask.closing(ask.closed | holders)
         choice = self._try(apart, fleet)
         if not isinstance(choice, EndpointChoice):
             beside = self._try(ask, fleet)
@@ -94,10 +95,11 @@ class Placer:
     def _try(self, ask: Ask, fleet: _Fleet) -> EndpointChoice | PlacementVerdict:
         if (verdict := self._full.verdict(ask, fleet.version)) is not None:
             return verdict
-        candidates = self._candidates(ask, fleet)
+        able = self._able(ask, fleet)
+        candidates = self._candidates(ask, fleet) if able is None else able
         if candidates is not None and not candidates:
             return PlacementVerdict.BLOCKED
-        choice = self._choose(ask, fleet, candidates)
+        choice = self._choose(ask, fleet, candidates, is_able=able is not None)
         if isinstance(choice, EndpointChoice):
             return choice
         self._rejections.update(choice.rejections)
@@ -106,19 +108,30 @@ class Placer:
             return self._full.verdict(ask, fleet.version) or PlacementVerdict.BLOCKED
         return PlacementVerdict.INELIGIBLE
 
+    def _able(self, ask: Ask, fleet: _Fleet) -> list[WorkerView] | None:
+        """Workers that pass every filter, where that is known."""
+        if ask.request.work is Work.EMBEDDING:
+            return None
+        return self.rooms(fleet.views, fleet.version).able(ask)
+
     def _candidates(self, ask: Ask, fleet: _Fleet) -> list[WorkerView] | None:
         """Workers with room for its blocks; ``None`` where all have to be looked at."""
         if ask.request.work is Work.EMBEDDING:
             return None
-        self._rooms.look(fleet.views, fleet.version)
-        return self._rooms.candidates(ask)
+        return self.rooms(fleet.views, fleet.version).candidates(ask)
 
-    def _choose(self, ask: Ask, fleet: _Fleet, candidates: list[WorkerView] | None) -> EndpointChoice | Refusal:
+    def _choose(
+        self, ask: Ask, fleet: _Fleet, candidates: list[WorkerView] | None, *, is_able: bool
+    ) -> EndpointChoice | Refusal:
         """A worker that the request avoids is better than none: it may be the only one that serves the model."""
         views, prefill = fleet.views, fleet.preferred_prefill
         if candidates is not None:
-            choice = choose(views, ask, self._policies, self._rng, preferred_prefill=prefill, pool=candidates)
+            choice = choose(
+                views, ask, self._policies, self._rng, preferred_prefill=prefill, pool=candidates, is_able=is_able
+            )
             if isinstance(choice, EndpointChoice):
+                if len(candidates) == len(views.pool_of(ask.request)):
+                    return choice
                 return choice.with_rejected(self._rooms.left_out(ask, candidates, MAX_NAMED))
         choice = choose(views, ask, self._policies, self._rng, preferred_prefill=prefill)
         if isinstance(choice, Refusal) and choice.rejections[Rejection.EXCLUDED] and not choice.is_blocked:
@@ -126,15 +139,10 @@ class Placer:
             return choose(views, ask, self._policies, self._rng, preferred_prefill=prefill)
         return choice
 
-    def kind_of(self, ask: Ask, views: FleetViews, version: int) -> NeedKind:
-        """Needs of a request beside room for its prompt."""
+    def rooms(self, views: FleetViews, version: int) -> RoomTable:
+        """The room of the fleet as it is now."""
         self._rooms.look(views, version)
-        return self._rooms.kind_of(ask)
-
-    def blocked(self, kind: NeedKind, closed: frozenset[str], views: FleetViews, version: int) -> tuple[float, float]:
-        """Prompts of a kind that no open worker has room for: longer than the first, no longer than the second."""
-        self._rooms.look(views, version)
-        return self._rooms.blocked(kind, closed)
+        return self._rooms
 
     def reserve(self, ticket: Ticket, ask: Ask, views: FleetViews) -> None:
         """Keep room for a blocked request at the worker where it is expected to fit first."""
@@ -160,7 +168,3 @@ def _excluding(ask: Ask, incarnations: frozenset[str]) -> Ask:
     if ask.request.excluded_incarnations == incarnations:
         return ask
     return dataclasses.replace(ask, request=dataclasses.replace(ask.request, excluded_incarnations=incarnations))
-
-
-def _closing(ask: Ask, incarnations: frozenset[str]) -> Ask:
-    return ask if ask.closed == incarnations else dataclasses.replace(ask, closed=incarnations)

@@ -48,6 +48,7 @@ class PoolRoom:
         self._reasons: dict[str, Rejection] = {}
         self._capacities: dict[str, tuple[float, int]] = {}
         self._largest = ""
+        self._largest_others: dict[frozenset[str], str] = {}
         self._outputs: Counter[tuple[int, int]] = Counter()
         """Block size and expected output of the workers in ``rooms``."""
         self.longest_p90 = 0
@@ -63,6 +64,16 @@ class PoolRoom:
         """The worker with the largest pool of those that live and have the features."""
         return self._known.get(self._largest)
 
+    def largest_of(self, left_out: frozenset[str]) -> WorkerView | None:
+        """The same, without some workers."""
+        if self._largest not in left_out:
+            return self.largest
+        name = self._largest_others.get(left_out)
+        if name is None:
+            others = self._capacities.keys() - left_out
+            name = self._largest_others[left_out] = max(sorted(others), key=self._capacities.__getitem__, default="")
+        return self._known.get(name)
+
     def update(self, views: FleetViews, model_digest: str) -> None:
         """The pool as it is now."""
         changed = views.changed(WorkerRole.DECODE, model_digest, self._num_changes) if views is self._views else None
@@ -75,6 +86,7 @@ class PoolRoom:
         if not changed and not gone:
             return
         self._frontiers.clear()
+        self._largest_others.clear()
         largest = self._capacities.get(self._largest)
         for view in changed:
             self._take_out(view.ref.incarnation)
@@ -84,6 +96,12 @@ class PoolRoom:
             del self._known[name]
         if largest is None or self._capacities.get(self._largest, NO_CAPACITY) < largest:
             self._largest = max(self._capacities, key=self._capacities.__getitem__, default="")
+
+    def with_slots(self) -> list[WorkerView]:
+        """The workers of ``rooms``, in the order in which they became known."""
+        if len(self._rooms) == len(self._known):
+            return list(self._known.values())
+        return [view for name, view in self._known.items() if name in self._rooms]
 
     def rejected(self) -> Iterator[tuple[WorkerView, Rejection]]:
         """Each worker, and why it refuses a request that its room is too small for."""
@@ -102,7 +120,7 @@ class PoolRoom:
     def _find_frontier(self, closed: frozenset[str]) -> list[Room]:
         frontier, shortest, left = [], dict[int, float](), len({size for size, _ in self._outputs})
         for room in self.rooms:
-            size, p90 = _output_of(room[2])
+            size, p90 = output_of(room[2])
             if p90 < shortest.get(size, math.inf) and room[2].ref.incarnation not in closed:
                 shortest[size] = p90
                 frontier.append(room)
@@ -139,7 +157,7 @@ class PoolRoom:
             self.rejections[reason] -= 1
         if (room := self._rooms.pop(name, None)) is not None:
             del self.rooms[bisect.bisect_left(self.rooms, room)]
-            output = _output_of(room[2])
+            output = output_of(room[2])
             self._outputs[output] -= 1
             if not self._outputs[output]:
                 del self._outputs[output]
@@ -156,5 +174,6 @@ class PoolRoom:
         return Rejection.SPOT if view.status.is_spot and not self._takes_spot else Rejection.OUT
 
 
-def _output_of(view: WorkerView) -> tuple[int, int]:
+def output_of(view: WorkerView) -> tuple[int, int]:
+    """Block size and expected output of a worker."""
     return view.status.block_size, view.status.engine.p90_output_tokens

@@ -60,11 +60,19 @@ class PoolPolicy:
         return Ranking(ranked, left, scores)
 
     def _score(self, views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
-        if not self._scorers:
-            return [0.0] * len(views)
-        total = [0.0] * len(views)
+        alike, different = 0.0, []
         for score, weight in self._scorers:
-            total = [one + weight * more for one, more in zip(total, score(views, context), strict=True)]
+            found = score(views, context)
+            if isinstance(found, list):
+                different.append((found, weight))
+            else:
+                alike += weight * found
+        if not different:
+            return [alike] * len(views)
+        (found, weight), *others = different
+        total = [alike + weight * one for one in found]
+        for found, weight in others:
+            total = [one + weight * more for one, more in zip(total, found, strict=True)]
         return total
 
 

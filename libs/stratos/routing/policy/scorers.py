@@ -1,16 +1,18 @@
 """How well each worker suits a request: a scorer gives every worker a number in [0, 1], higher is better.
 
-A scorer sees all candidates at once, so that it can compare them, and costs one call per decision.
+A scorer sees all candidates at once, so that it can compare them, and costs one call per decision.  One number stands
+for all workers where they are alike: most scorers say nothing of most requests.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from types import MappingProxyType
 
+from stratos.common.changed import record
 from stratos.core.placement import PlacementRequest
 from stratos.routing.worker_view import WorkerView
 
@@ -18,11 +20,9 @@ TOKENS_PER_SEQ = 512
 """Queued prompt tokens that weigh as much as one running sequence."""
 _ODD, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 """Fibonacci hashing: of the product's low 64 bits the high ones, which decide an order, depend on all of a key."""
-UNKNOWN_SEQS = 64
-"""Batch slots of a worker whose status has no number of them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class ScoringContext:
     """A request as scorers and filters see it."""
 
@@ -38,7 +38,8 @@ class ScoringContext:
     """Around that zone."""
 
 
-Scorer = Callable[[Sequence[WorkerView], ScoringContext], list[float]]
+Scores = list[float] | float
+Scorer = Callable[[Sequence[WorkerView], ScoringContext], Scores]
 
 
 def score_load(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
@@ -53,8 +54,7 @@ def score_free_kv(views: Sequence[WorkerView], context: ScoringContext) -> list[
 
 def score_free_slots(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
     """Share of the batch slots that no sequence wants; falls evenly, where ``load`` falls fast at first."""
-    shares = [1.0 - view.num_seqs / (view.status.max_num_seqs or UNKNOWN_SEQS) for view in views]
-    return [share if share > 0.0 else 0.0 for share in shares] if shares and min(shares) < 0.0 else shares
+    return [view.free_slots_ratio for view in views]
 
 
 def score_queued_tokens(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
@@ -65,24 +65,28 @@ def score_queued_tokens(views: Sequence[WorkerView], context: ScoringContext) ->
     return [min(1.0, threshold / max(1, view.num_queued_tokens)) for view in views]
 
 
-def score_adapter(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
+def score_adapter(views: Sequence[WorkerView], context: ScoringContext) -> Scores:
     """1 when the adapter is in the worker's cache, or none is wanted."""
     digest = context.request.terms.adapter.digest
     if not digest:
-        return [1.0] * len(views)
+        return 1.0
     return [float(digest in view.status.resident_adapters) for view in views]
 
 
-def score_zone(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
+def score_zone(views: Sequence[WorkerView], context: ScoringContext) -> Scores:
     """1 in the zone that is wanted, or when either side's is unknown."""
     zone = context.zone
-    return [float(not zone or view.status.zone in ("", zone)) for view in views]
+    if not zone:
+        return 1.0
+    return [float(view.status.zone in ("", zone)) for view in views]
 
 
-def score_region(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
+def score_region(views: Sequence[WorkerView], context: ScoringContext) -> Scores:
     """1 in the region that is wanted, or when either side's is unknown."""
     region = context.region
-    return [float(not region or view.status.region in ("", region)) for view in views]
+    if not region:
+        return 1.0
+    return [float(view.status.region in ("", region)) for view in views]
 
 
 def score_ttft(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
@@ -109,11 +113,11 @@ def num_saved(view: WorkerView, context: ScoringContext) -> float:
     return saved - num_host * view.status.host_load_ratio - num_disk * view.status.disk_load_ratio
 
 
-def score_prefix(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
+def score_prefix(views: Sequence[WorkerView], context: ScoringContext) -> Scores:
     """Share of the prompt's known blocks that the worker has, less what loading them takes."""
     matched, total = context.num_matched, max(1, len(context.request.block_hashes))
     if not matched:
-        return [0.0] * len(views)
+        return 0.0
     return [num_saved(view, context) / total for view in views]
 
 
@@ -129,12 +133,12 @@ def score_first_token(views: Sequence[WorkerView], context: ScoringContext) -> l
     return scores
 
 
-def score_session(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
+def score_session(views: Sequence[WorkerView], context: ScoringContext) -> Scores:
     """1 for the first worker in the order that belongs to the session, by rendezvous hashing; then 1/2, 1/4."""
     key = context.request.session_key or (context.request.block_hashes or (0,))[0]
-    scores = [0.0] * len(views)
     if not key:
-        return scores
+        return 0.0
+    scores = [0.0] * len(views)
     ranks = [((key ^ _worker_key(view.ref.worker_id)) * _ODD) & _MASK for view in views]
     for place, rank in enumerate(sorted(ranks, reverse=True)[:3]):
         scores[ranks.index(rank)] = 0.5**place
@@ -146,11 +150,11 @@ def _worker_key(worker_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(worker_id.encode(), digest_size=8).digest(), "little")
 
 
-def score_clear(views: Sequence[WorkerView], context: ScoringContext) -> list[float]:
+def score_clear(views: Sequence[WorkerView], context: ScoringContext) -> Scores:
     """1 where no request of the lowest class runs that this router placed; to one of that class all are alike."""
     if context.request.takes_spot:
-        return [1.0] * len(views)
-    return [float(not view.held.num_lowest_seqs) for view in views]
+        return 1.0
+    return [0.0 if view.held.num_lowest_seqs else 1.0 for view in views]
 
 
 SCORERS: MappingProxyType[str, Scorer] = MappingProxyType(

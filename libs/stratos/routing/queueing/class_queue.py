@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import islice
 
 from stratos.routing.queueing.fairness import ServiceCounters
@@ -91,6 +92,7 @@ class ClassQueue:
         flow = self._flows[tenant]
         is_first = next(iter(flow)) is ticket
         del flow[ticket]
+        self._heads.take_out(ticket)
         self._count(ticket, -1)
         if not flow:
             del self._flows[tenant]
@@ -216,10 +218,14 @@ class ClassQueue:
         if self._has_reserved or oldest is None or oldest.arrived > until or not bounds.may_reserve(oldest):
             return
         self._has_reserved = True
-        for ticket in self._heads.blocked_in_order(until, MAX_RESERVING, MAX_SCAN):
-            if not bounds.may_reserve(ticket):
-                return
-            reserve(ticket)
+        asked: list[Ticket] = []
+        with closing(self._heads.blocked_in_order(until, MAX_SCAN)) as blocked:
+            for ticket in islice(blocked, MAX_RESERVING):
+                if not bounds.may_reserve(ticket):
+                    break
+                reserve(ticket)
+                asked.append(ticket)
+        for ticket in asked:
             self._heads.add(ticket)  # the holder of room is tried in every turn
 
     def _lead(self, ticket: Ticket) -> None:

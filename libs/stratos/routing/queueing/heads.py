@@ -1,7 +1,7 @@
 """The first requests of all tenants of a class, without sorting them all or trying what cannot fit.
 
-    bounded   two heaps: by service counter, and for each kind by the length of the prompt, so that those that may
-              find room are compared when they are few, and none is looked at when there are none
+    bounded   a heap by service counter, and for each kind a list by the length of the prompt, so that those that may
+              find room are counted by bisection, compared when they are few, and none is looked at when there are none
     free      have to be tried, since no bound says anything of them, or none was refused yet; a heap by counter
     skipped   before those that were placed in this turn, and too long for the room that there is
     tried     in this turn in vain
@@ -12,10 +12,10 @@ dropped when they are met, or when they outnumber the others.
 
 from __future__ import annotations
 
-import bisect
 import heapq
 import math
-from collections.abc import Hashable
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Generator, Hashable
 from typing import Protocol
 
 from stratos.routing.queueing.fairness import ServiceCounters
@@ -23,13 +23,13 @@ from stratos.routing.queueing.ticket import Ticket
 
 MAX_STALE = 256
 """Entries of requests that left, above as many as there are others, before they are swept out."""
+MAX_GATHERED = 512
+"""So many that may find room are made a heap; of more, the one with the smallest counter comes soon.
 
-
-MAX_FITTING = 48
-"""So many that may find room are compared; of more, the one with the smallest counter comes soon.
-
-Of n requests k may find room: comparing them takes k looks, passing others by their counters n / k.
+Of n requests k may find room: a heap takes k looks, passing others by their counters n / k.
 """
+MAX_VAIN = 16
+"""Candidates that a placement has left without room, before those that still have some are counted again."""
 
 
 class PromptBounds(Protocol):
@@ -76,51 +76,23 @@ Entry = tuple[float, int, Ticket]
 
 
 class _Lengths:
-    """Requests of one kind, the shortest prompt on top."""
+    """Requests of one kind that wait, the shortest prompt first."""
 
     def __init__(self) -> None:
-        self.heap: list[Entry] = []
-        self.longest = 0
+        self.entries: list[Entry] = []
 
     def add(self, ticket: Ticket) -> None:
-        num_tokens = ticket.request.num_prompt_tokens
-        self.longest = max(self.longest, num_tokens)
-        heapq.heappush(self.heap, (num_tokens, ticket.sequence, ticket))
+        insort(self.entries, (ticket.request.num_prompt_tokens, ticket.sequence, ticket))
 
-    def fitting(self, kind: Hashable, blocked: tuple[float, float]) -> list[Ticket] | None:
-        """Requests that may find room; ``None`` when they are many, or one could run nowhere, which a try finds out."""
-        more_than, at_most = blocked
-        if self.longest > at_most:
-            return None
-        found: list[Ticket] = []
-        num_looked = num_stale = 0
-        places = [0]
-        while places and len(found) <= MAX_FITTING:  # no entry is shorter than the one above it
-            place = places.pop()
-            if place >= len(self.heap) or self.heap[place][0] > more_than:
-                continue
-            ticket = self.heap[place][2]
-            places += (2 * place + 1, 2 * place + 2)
-            num_looked += 1
-            if not _is_bounded(ticket, kind):
-                num_stale += 1
-            elif not math.isnan(ticket.counter):
-                found.append(ticket)
-        if num_stale > len(found):
-            self._drop(kind, num_looked)
-        return found if len(found) <= MAX_FITTING else None
+    def remove(self, ticket: Ticket) -> None:
+        del self.entries[bisect_left(self.entries, (ticket.request.num_prompt_tokens, ticket.sequence))]
 
-    def _drop(self, kind: Hashable, count: int) -> None:
-        """Take requests that left from the shortest ones: each goes once, and the others are not looked at."""
-        shortest = [heapq.heappop(self.heap) for _ in range(count)]
-        for entry in shortest:
-            if _is_bounded(entry[2], kind):
-                heapq.heappush(self.heap, entry)
-
-    def sweep(self, kind: Hashable) -> None:
-        """Drop entries of requests that left."""
-        self.heap = [entry for entry in self.heap if _is_bounded(entry[2], kind)]
-        heapq.heapify(self.heap)
+    def fitting(self, blocked: tuple[float, float]) -> list[Entry]:
+        """Requests that may find room, and those that could run nowhere, which a try finds out."""
+        entries, (more_than, at_most) = self.entries, blocked
+        end = bisect_right(entries, (more_than, math.inf))
+        longer = bisect_right(entries, (at_most, math.inf), lo=end) if at_most > more_than else end
+        return entries[:end] + entries[longer:] if longer < len(entries) else entries[:end]
 
 
 class FairHeads:
@@ -136,11 +108,10 @@ class FairHeads:
         self._bounded: list[Entry] = []
         self._free: list[Entry] = []
         self._lengths: dict[Hashable, _Lengths] = {}
+        """Those of ``bounded`` that wait."""
         self._candidates: list[Entry] | None = None
-        """Those of ``bounded`` that may find room in this turn; ``None`` where that is not known."""
+        """Heap of those of ``bounded`` that may find room in this turn; ``None`` where that is not known."""
         self._skipped: list[Ticket] = []
-        self._num_to_pass = 0
-        """So many that do not fit are passed by their counters before those that do are looked for again."""
         self._tried: list[Ticket] = []
         self._epoch = 0
         self._is_tight = False
@@ -148,16 +119,28 @@ class FairHeads:
 
     def add(self, ticket: Ticket) -> None:
         """It is the first of its tenant, or what it may have has changed."""
-        ticket.counter = math.nan
+        self.take_out(ticket)
         self._new.append(ticket)
 
+    def take_out(self, ticket: Ticket) -> None:
+        """It is being tried, or has left."""
+        if ticket.kind is not None and not math.isnan(ticket.counter):
+            lengths = self._lengths[ticket.kind]
+            lengths.remove(ticket)
+            if not lengths.entries:
+                del self._lengths[ticket.kind]
+        ticket.counter = math.nan
+
     def put_back(self, ticket: Ticket) -> None:
-        """It was taken, or its tenant's counter has fallen."""
+        """It was taken, or its tenant's counter has changed."""
+        is_bounded = ticket.kind is not None
+        if is_bounded and math.isnan(ticket.counter):
+            self._lengths.setdefault(ticket.kind, _Lengths()).add(ticket)
         ticket.counter = self._service[ticket.request.terms.tenant]
         entry = ticket.counter, ticket.sequence, ticket
-        heapq.heappush(self._free if ticket.kind is None else self._bounded, entry)
-        if self._candidates is not None and ticket.kind is not None:
-            bisect.insort(self._candidates, entry)
+        heapq.heappush(self._bounded if is_bounded else self._free, entry)
+        if self._candidates is not None and is_bounded:
+            heapq.heappush(self._candidates, entry)
 
     def put_aside(self, ticket: Ticket) -> None:
         """It was tried in vain; it is tried again in the next turn."""
@@ -171,8 +154,8 @@ class FairHeads:
 
     def begin_turn(self, num_heads: int) -> None:
         """Room may have become free."""
-        if self._is_tight and num_heads == len({ticket for ticket in self._new if ticket.is_waiting}):
-            self._is_tight = False
+        if self._is_tight and len(self._new) >= num_heads:
+            self._is_tight = num_heads != len({ticket for ticket in self._new if ticket.is_waiting})
         tried, self._tried = self._tried, []
         for ticket in tried:
             if ticket.is_waiting:
@@ -183,45 +166,39 @@ class FairHeads:
         """The request to try next; the caller puts it back or aside."""
         if not self._is_tight:
             self._sort_in(NO_BOUNDS)
-            return self._pop(self._free)
+            return self._take_first(self._free)
         self._sort_in(bounds)
         if bounds.epoch != self._epoch:
             self._epoch = bounds.epoch
             self._unskip()
-        fitting, free = self._next_fitting(_Memo(bounds)), self._pop(self._free)
+        fitting, free = self._next_fitting(bounds), self._take_first(self._free)
         if fitting is None or free is None:
             return fitting or free
-        first, second = sorted((fitting, free), key=lambda ticket: (ticket.counter, ticket.sequence))
+        first, second = sorted((fitting, free), key=self._standing)
         self.put_back(second)
         return first
 
-    def blocked_in_order(self, until: float, count: int, most: int) -> list[Ticket]:
-        """Requests that wait for room, in their order, when ``take`` has returned ``None``.
+    def blocked_in_order(self, until: float, most: int) -> Generator[Ticket, None, None]:
+        """Requests that wait for room, in their order, when ``take`` has returned ``None``; the caller closes it.
 
         Args:
             until: younger ones are left out.
-            count: of those that are wanted.
             most: are looked at.
         """
         self._unskip()
         looked: list[Ticket] = []
-        found: list[Ticket] = []
-        while len(looked) < most and len(found) < count and (ticket := self._pop(self._bounded)) is not None:
-            looked.append(ticket)
-            if ticket.arrived <= until:
-                found.append(ticket)
-        for ticket in looked:
-            self.put_back(ticket)
-        return found
+        try:
+            while len(looked) < most and (ticket := self._take_first(self._bounded)) is not None:
+                looked.append(ticket)
+                if ticket.arrived <= until:
+                    yield ticket
+        finally:
+            for ticket in looked:
+                self.put_back(ticket)
 
     def sweep(self, num_heads: int) -> None:
         """Drop entries of requests that left, where they outnumber the others."""
         most = 2 * num_heads + MAX_STALE
-        if sum(len(lengths.heap) for lengths in self._lengths.values()) > most:
-            for kind, lengths in list(self._lengths.items()):
-                lengths.sweep(kind)
-                if not lengths.heap:
-                    del self._lengths[kind]
         for heap in (self._bounded, self._free):
             if len(heap) > most:
                 valid = (entry for entry in heap if _is_valid(entry, is_free=heap is self._free))
@@ -229,81 +206,92 @@ class FairHeads:
                 heapq.heapify(heap)
 
     def _sort_in(self, bounds: PromptBounds) -> None:
+        if not self._new:
+            return
         new, self._new = self._new, []
         for ticket in new:
-            if not ticket.is_waiting:
-                continue
-            ticket.kind = bounds.kind(ticket)
-            if ticket.kind is not None:
-                self._lengths.setdefault(ticket.kind, _Lengths()).add(ticket)
-            self.put_back(ticket)
+            if ticket.is_waiting:
+                self.take_out(ticket)  # it may have come twice
+                ticket.kind = bounds.kind(ticket)
+                self.put_back(ticket)
 
     def _unskip(self) -> None:
-        self._candidates, self._num_to_pass = None, 0
+        self._candidates = None
         skipped, self._skipped = self._skipped, []
         for ticket in skipped:
-            if ticket.is_waiting and math.isnan(ticket.counter):
+            if ticket.is_waiting and not math.isnan(ticket.counter):
                 self.put_back(ticket)
 
-    def _next_fitting(self, blocked: _Memo) -> Ticket | None:
-        while self._candidates is None:
-            if self._num_to_pass == 0:
-                self._num_to_pass = MAX_FITTING
-                self._gather(blocked)
-                continue
-            ticket = self._pop(self._bounded)
-            if ticket is None or not has_to_wait(ticket, blocked[ticket.kind]):
-                return ticket
-            self._num_to_pass -= 1
-            self._skipped.append(ticket)
-        return self._next_candidate(self._candidates, blocked)
-
-    def _next_candidate(self, candidates: list[Entry], blocked: _Memo) -> Ticket | None:
-        while candidates:
-            entry = candidates.pop(0)
-            ticket = entry[2]
-            if _is_valid(entry, is_free=False) and not has_to_wait(ticket, blocked[ticket.kind]):
-                ticket.counter = math.nan
-                return ticket
+    def _next_fitting(self, bounds: PromptBounds) -> Ticket | None:
+        if not self._lengths:
+            return None
+        if self._candidates is None and not self._gather(bounds, MAX_GATHERED):
+            if (passed := self._pass_others(bounds)) is not None:
+                return passed
+            self._gather(bounds, math.inf)
+        while self._candidates:
+            if (found := self._next_candidate(self._candidates, bounds)) is not None:
+                return found
+            self._gather(bounds, math.inf)
         return None
 
-    def _gather(self, blocked: _Memo) -> None:
-        """Find those that may be placed in this turn, in order, unless they are many; room only shrinks in it."""
-        few: list[Ticket] = []
-        for kind, lengths in self._lengths.items():
-            found = lengths.fitting(kind, blocked[kind])
-            if found is None or len(few) + len(found) > MAX_FITTING:
-                return
-            few += found
-        for ticket in few:
-            if ticket.counter != self._service[ticket.request.terms.tenant]:  # it has grown since
-                self.put_back(ticket)
-        self._candidates = sorted((ticket.counter, ticket.sequence, ticket) for ticket in few)
+    def _gather(self, bounds: PromptBounds, most: float) -> bool:
+        """Find those that may be placed in this turn, unless they are more; room only shrinks in it."""
+        fitting = [lengths.fitting(bounds.blocked(kind)) for kind, lengths in self._lengths.items()]
+        if sum(map(len, fitting)) > most:
+            return False
+        self._candidates = [(ticket.counter, sequence, ticket) for found in fitting for _, sequence, ticket in found]
+        heapq.heapify(self._candidates)
+        return True
 
-    def _pop(self, heap: list[Entry]) -> Ticket | None:
+    def _next_candidate(self, candidates: list[Entry], bounds: PromptBounds) -> Ticket | None:
+        num_vain = 0
+        while candidates and num_vain < MAX_VAIN:
+            entry = heapq.heappop(candidates)
+            ticket = entry[2]
+            if not _is_valid(entry, is_free=False) or self._has_grown(ticket):
+                continue
+            if not has_to_wait(ticket, bounds.blocked(ticket.kind)):
+                self.take_out(ticket)
+                return ticket
+            num_vain += 1
+        return None
+
+    def _pass_others(self, bounds: PromptBounds) -> Ticket | None:
+        """The first by counter that may find room, where nearly all may; others are skipped in this turn."""
+        for _ in range(MAX_GATHERED):
+            ticket = self._first(self._bounded)
+            if ticket is None:
+                return None
+            if not has_to_wait(ticket, bounds.blocked(ticket.kind)):
+                self.take_out(ticket)
+                return ticket
+            self._skipped.append(ticket)
+        return None
+
+    def _take_first(self, heap: list[Entry]) -> Ticket | None:
+        ticket = self._first(heap)
+        if ticket is not None:
+            self.take_out(ticket)
+        return ticket
+
+    def _first(self, heap: list[Entry]) -> Ticket | None:
+        """The one with the smallest counter, whose entry goes."""
         while heap:
             entry = heapq.heappop(heap)
-            if not _is_valid(entry, is_free=heap is self._free):
-                continue
-            ticket = entry[2]
-            if self._service[ticket.request.terms.tenant] > ticket.counter:
-                self.put_back(ticket)
-                continue
-            ticket.counter = math.nan
-            return ticket
+            if _is_valid(entry, is_free=heap is self._free) and not self._has_grown(entry[2]):
+                return entry[2]
         return None
 
+    def _standing(self, ticket: Ticket) -> tuple[float, int]:
+        return self._service[ticket.request.terms.tenant], ticket.sequence
 
-class _Memo(dict[Hashable, tuple[float, float]]):
-    """Bounds by kind, each asked for once."""
-
-    def __init__(self, bounds: PromptBounds) -> None:
-        super().__init__()
-        self._bounds = bounds
-
-    def __missing__(self, kind: Hashable) -> tuple[float, float]:
-        found = self[kind] = self._bounds.blocked(kind)
-        return found
+    def _has_grown(self, ticket: Ticket) -> bool:
+        """The tenant's counter has grown since it came to lie here; it lies at its place then."""
+        if self._service[ticket.request.terms.tenant] <= ticket.counter:
+            return False
+        self.put_back(ticket)
+        return True
 
 
 def has_to_wait(ticket: Ticket, blocked: tuple[float, float]) -> bool:
@@ -342,10 +330,6 @@ class OldestHeads:
         if len(self._heap) > 2 * num_heads + MAX_STALE:
             self._heap = [entry for entry in self._heap if entry[2].is_waiting]
             heapq.heapify(self._heap)
-
-
-def _is_bounded(ticket: Ticket, kind: Hashable) -> bool:
-    return ticket.is_waiting and ticket.kind == kind
 
 
 def _is_valid(entry: Entry, *, is_free: bool) -> bool:

@@ -52,9 +52,10 @@ class Reservations:
         self._num_made = 0
 
     @property
-    def version(self) -> tuple[int, int]:
+    def version(self) -> int:
         """Moves when a worker is kept, or is kept no longer."""
-        return self.epoch, self._num_made
+        self._live()
+        return self._epoch + self._num_made
 
     @property
     def epoch(self) -> int:
@@ -67,7 +68,8 @@ class Reservations:
 
     def closed_to(self, ticket: Ticket) -> frozenset[str]:
         """Incarnations that are kept for others."""
-        return self.closed_to_rank(rank_of(ticket)) - {self.held_by(ticket)}
+        closed, own = self.closed_to_rank(rank_of(ticket)), self.held_by(ticket)
+        return closed - {own} if own else closed
 
     def closed_to_rank(self, rank: Rank) -> frozenset[str]:
         """Incarnations that are closed to requests of a rank which hold none."""
@@ -77,7 +79,10 @@ class Reservations:
 
     def held_by(self, ticket: Ticket) -> str:
         """The incarnation that is kept for a request; empty when there is none."""
-        return next((name for name, held in self._live().items() if held.ticket is ticket), "")
+        for name, held in self._live().items():
+            if held.ticket is ticket:
+                return name
+        return ""
 
     def may_hold(self, ticket: Ticket, views: FleetViews) -> bool:
         """A place may be free for the request in its pool, as far as can be told without looking at each worker."""
@@ -109,6 +114,11 @@ class Reservations:
 
     def _live(self) -> dict[str, WorkerReservation]:
         """Reservations of requests that still wait."""
+        for held in self._by_worker.values():
+            if not held.ticket.is_waiting:
+                break
+        else:
+            return self._by_worker
         for held in [held for held in self._by_worker.values() if not held.ticket.is_waiting]:
             self._give_up(held)
         return self._by_worker

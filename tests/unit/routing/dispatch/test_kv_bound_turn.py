@@ -9,11 +9,13 @@ from random import Random
 import pytest
 
 from stratos.core.placement import WorkerRole
+from stratos.core.requests.limits import BATCH_CLASS, DEFAULT_PRIORITY_CLASS
 from stratos.routing.bookings import BookingLedger
 from stratos.routing.dispatch import placer
 from stratos.routing.dispatch.dispatcher import DispatchConfig, Dispatcher
+from stratos.routing.dispatch.placer import Placer
 from stratos.routing.fleet_state import FleetState, Member
-from stratos.routing.settings import BookingConfig, LivenessConfig
+from stratos.routing.settings import BookingConfig, LivenessConfig, QueueConfig
 from tests.support.promises import KEY
 from tests.support.worlds.fleet_samples import ledger, make_request, make_status
 
@@ -24,9 +26,11 @@ BOUND_S = 0.002
 class KvBound:
     """Workers with few blocks left, whose statuses come one after the other, and a request of each tenant."""
 
-    def __init__(self) -> None:
+    def __init__(self, priority_class: int = DEFAULT_PRIORITY_CLASS) -> None:
+        self.roomy: set[str] = set()
+        """Workers whose next status shows an empty pool, but for one block."""
         fleet = FleetState(LivenessConfig(silent_after_s=1e9), BookingLedger(BookingConfig()))
-        self.dispatcher = Dispatcher(fleet, DispatchConfig(), Random(1))
+        self.dispatcher = Dispatcher(fleet, DispatchConfig(queue=QueueConfig(shed_from_pressure=1)), Random(1))
         fleet.set_members([Member(f"w{i}", f"w{i}:1", WorkerRole.DECODE) for i in range(NUM_WORKERS)])
         self.num_statuses = 0
         for _ in range(NUM_WORKERS):
@@ -34,12 +38,19 @@ class KvBound:
         rng = Random(2)
         for index in range(NUM_TENANTS):
             length, output = rng.randint(100, 4000), rng.randint(50, 1000)
-            request = make_request(tenant=f"t{index}", num_prompt_tokens=length, max_output_tokens_total=output)
+            request = make_request(
+                tenant=f"t{index}",
+                num_prompt_tokens=length,
+                max_output_tokens_total=output,
+                priority_class=priority_class,
+            )
             self.dispatcher.push(request, 0.0)
 
     def report(self, now: float) -> None:
         number, index = self.num_statuses, self.num_statuses % NUM_WORKERS
         blocks, p90 = ledger(1000, allocated=895 - number % 3), 256 + index % 7
+        if f"w{index}" in self.roomy:
+            blocks = ledger(1000, allocated=1)
         status = make_status(f"w{index}", version=number, blocks=blocks, max_num_seqs=64, p90_output_tokens=p90)
         self.dispatcher.on_status(f"w{index}", status, now)
         self.num_statuses += 1
@@ -68,6 +79,30 @@ def test_requests_without_room_are_not_tried_again_with_each_status(
     for index in range(20):
         world.turn(waited_s + index * 0.0005)
     assert tried == 0, "the room of the fleet is known, so no worker is looked at"
+
+
+def test_a_batch_that_only_clear_workers_have_room_for_is_not_tried_again_with_each_status(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, tried = KvBound(priority_class=BATCH_CLASS), 0
+    whole_try = Placer.choose
+
+    def counted(*args, **named):
+        nonlocal tried
+        tried += 1
+        return whole_try(*args, **named)
+
+    monkeypatch.setattr(Placer, "choose", counted)
+    premium = make_request("premium", priority_class=1, num_prompt_tokens=16, max_output_tokens_total=16)
+    first = world.dispatcher.push(premium, 0.1)[0]
+    assert [ticket for ticket, _ in world.dispatcher.turn(0.1)] == [first]
+    clear = {worker.ref.worker_id for worker in world.dispatcher.workers(0.1) if worker.is_clear}
+    assert 0 < len(clear) < NUM_WORKERS
+    world.turn(0.1)
+    tried, world.roomy = 0, clear
+    for index in range(NUM_WORKERS):
+        world.turn(0.1 + index * 0.0005)
+    assert tried <= 2 * NUM_WORKERS // 10, "the room of the others is known"
 
 
 @pytest.mark.promise

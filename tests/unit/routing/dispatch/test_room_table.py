@@ -13,9 +13,9 @@ from stratos.core.requests.limits import BATCH_CLASS
 from stratos.routing.admission import Ask
 from stratos.routing.dispatch.full_models import FullModels
 from stratos.routing.dispatch.room_table import RoomTable
-from stratos.routing.filters import Rejection
+from stratos.routing.filters import DECODE_FILTERS, Rejection, is_candidate
 from stratos.routing.fleet_views import FleetViews
-from stratos.routing.picker import EndpointChoice, Refusal, choose
+from stratos.routing.picker import EndpointChoice, Refusal, choose, eligible
 from stratos.routing.policy.policies import Policies
 from stratos.routing.policy.settings import RoutingPoliciesConfig
 from stratos.routing.queueing.ticket import PlacementVerdict
@@ -168,3 +168,45 @@ def test_a_request_of_its_length_is_looked_up_in_one_step() -> None:
     assert table.blocked(table.kind_of(ask), frozenset({"inc-w0"})) == (27 * 16, 884 * 16)
     assert [view.ref.worker_id for view in table.candidates(make_sample_ask(num_prompt_tokens=28 * 16)) or ()] == ["w0"]
     assert table.candidates(make_sample_ask(num_prompt_tokens=28 * 16 + 1)) == []
+
+
+@settings(max_examples=examples(300))
+@given(fleet=st.lists(workers, min_size=1, max_size=4), requests=st.lists(asks, max_size=6), closed=closed_sets)
+def test_workers_that_are_known_to_be_able_are_those_that_every_filter_passes(
+    fleet: list[Drawn], requests: list[Ask], closed: frozenset[str]
+) -> None:
+    table, views = RoomTable(), fleet_of(fleet)
+    table.look(views, 1)
+    for ask in (closing(ask, closed) for ask in requests):
+        able = table.able(ask)
+        if able is not None:
+            assert able == eligible(list(views), ask, DECODE_FILTERS, [])[0]
+
+
+def test_the_workers_of_a_plain_request_are_known_where_all_with_a_slot_have_room() -> None:
+    table = RoomTable()
+    busy = [make_view(f"w{index}", blocks=ledger(1000, allocated=500 + index)) for index in range(3)]
+    views = FleetViews([*busy, make_view("full", num_running=10), make_view("gone", out_reason="lost")])
+    table.look(views, 1)
+    assert table.able(make_sample_ask()) == busy
+    assert table.able(make_sample_ask(num_prompt_tokens=16 * 399)) is None
+    assert table.able(closing(make_sample_ask(), frozenset({"inc-w0"}))) is None
+
+
+@settings(max_examples=examples(300))
+@given(fleet=st.lists(workers, max_size=4), requests=st.lists(asks, max_size=6), clear=closed_sets, kept=closed_sets)
+def test_prompts_within_the_bounds_of_what_leaves_workers_clear_find_no_room(
+    fleet: list[Drawn], requests: list[Ask], clear: frozenset[str], kept: frozenset[str]
+) -> None:
+    table, views = RoomTable(), fleet_of(fleet)
+    table.look(views, 1)
+    for ask in requests:
+        if ask.request.excluded_incarnations:
+            continue
+        more_than, at_most = table.blocked(table.kind_of(ask), kept, clear)
+        if more_than < ask.request.num_prompt_tokens <= at_most:
+            others = [view for view in views if view.ref.incarnation not in clear]
+            has_other = any(is_candidate(view, ask) for view in others)
+            found = choose(views, closing(ask, kept | clear if has_other else kept), POLICIES, Random(0))
+            assert isinstance(found, Refusal)
+            assert found.is_blocked
