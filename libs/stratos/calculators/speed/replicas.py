@@ -18,7 +18,7 @@ _LOAD = Formula("load_at_peak", "peak_tokens_per_s / (replica_tokens_per_s * nee
 _ROWS = Formula("requests_in_flight", "peak_requests_per_s * request_s")
 _REQUEST = Formula("request_s", "output_tokens * itl_ms / 1000")
 _LEDGER = Formula("ledger_bytes", "requests_per_day * kept_days * entry_bytes")
-_ROUTER = Formula("router_cores", "peak_requests_per_s / 460 * 0.31")
+_ROUTER = Formula("router_cores", "peak_requests_per_s / 509 * 0.31")
 ENTRY_BYTES, KEPT_DAYS = 700, 92
 """Of the ledger in Redis: docs/sizing.md, ``LEDGER__ENTRIES_KEPT_DAYS``."""
 LOADS = (0.5, 0.7, 0.8, 0.9, 0.95)
@@ -71,7 +71,7 @@ def _platform(ask: ReplicasAsk, peak: Figure) -> tuple[Figure, ...]:
         "single entries in Redis, where no object store takes them; with one 70 MB at most",
         requests_per_day=ask.requests_per_day, kept_days=KEPT_DAYS, entry_bytes=ENTRY_BYTES,
     )  # fmt: skip
-    why = "measured with full KV pools: 0.31 cores for 460 requests/s"
+    why = "measured with full KV pools: 0.31 cores for 509 requests/s"
     return request, streams, ledger, _ROUTER(why, peak_requests_per_s=peak.value)
 
 
