@@ -23,7 +23,7 @@ FOLDER = Path("tests/e2e")
 BESIDE = {
     "scaling": ("point_1", "point_5", "point_3"),
     "versions": ("point_4_versions", "point_4_pods"),
-    "models": ("point_12", "point_11", "point_9", "point_8", "point_2"),
+    "models": ("point_12", "point_11", "point_14", "point_9", "point_8", "point_2"),
 }
 """The longest first. Of owners of external metrics, and of the kind Model, a cluster has one: those are in one lane."""
 ALONE = ("point_4", "point_6", "point_7", "point_10", "point_13", "short")
