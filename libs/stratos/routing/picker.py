@@ -117,8 +117,8 @@ def choose(
     pool = whole if pool is None else pool
     rejected: list[tuple[WorkerView, Rejection]] = []
     filters = EMBEDDING_FILTERS if request.work is Work.EMBEDDING else DECODE_FILTERS
-    able, rejections = (pool, Counter[Rejection]()) if is_able else eligible(pool, ask, filters, rejected)
-    ranking = policies.rank(preferred(list(able), ask), context, role, 1, rng)
+    able, rejections = (list(pool), Counter[Rejection]()) if is_able else eligible(pool, ask, filters, rejected)
+    ranking = policies.rank(preferred(able, ask), context, role, 1, rng)
     if not ranking.workers:
         others = views.num_of_role(role) - len(pool)
         return Refusal(rejections + Counter({Rejection.MODEL: others}), role)
@@ -128,11 +128,9 @@ def choose(
     decode = ranking.workers[0]
     sources = views.pool(WorkerRole.PREFILL, request.model_digest)
     senders = preferred_sources(able_sources(sources, ask, decode.status.identity), ask)
-    if (decode.status.zone, decode.status.region) != (
-        context.zone,
-        context.region,
-    ):  # KV goes to it, not to the gateway
-        context = changed(context, zone=decode.status.zone, region=decode.status.region)
+    zone, region = decode.status.zone, decode.status.region
+    if (zone, region) != (context.zone, context.region):  # KV goes to it, not to the gateway
+        context = changed(context, zone=zone, region=region)
     prefill = policies.rank(senders, context, WorkerRole.PREFILL, MAX_PREFILL, rng, preferred_prefill).workers
     return EndpointChoice(decode, tuple(prefill), considered)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 
 from stratos.core.cache_changes import CacheLayout
@@ -113,9 +112,7 @@ class PrefillMemory:
 def named_scores(choice: EndpointChoice) -> dict[str, float]:
     """Scores of the best workers that could run it, and of the chosen one, which chance may have picked."""
     able, scores = choice.considered.able, choice.considered.scores
-    least = sorted(scores)[-MAX_NAMED] if len(scores) > MAX_NAMED else -math.inf
-    high = [index for index, score in enumerate(scores) if score >= least]
-    best = sorted(high, key=scores.__getitem__, reverse=True)[:MAX_NAMED]
+    best = sorted(range(len(able)), key=scores.__getitem__, reverse=True)[:MAX_NAMED]
     named = {able[index].ref.worker_id: scores[index] for index in best}
     chosen = choice.worker
     if chosen.ref.worker_id not in named:

@@ -114,11 +114,6 @@ class Reservations:
 
     def _live(self) -> dict[str, WorkerReservation]:
         """Reservations of requests that still wait."""
-        for held in self._by_worker.values():
-            if not held.ticket.is_waiting:
-                break
-        else:
-            return self._by_worker
         for held in [held for held in self._by_worker.values() if not held.ticket.is_waiting]:
             self._give_up(held)
         return self._by_worker

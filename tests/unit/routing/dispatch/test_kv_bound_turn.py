@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -63,46 +64,43 @@ class KvBound:
         return time.thread_time() - began_s
 
 
+def calls_of_choose(owner: Any, monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """As long as calls of its ``choose`` were made, which does what it did."""
+    choose, calls = owner.choose, list[None]()
+
+    def counted(*args: Any, **named: Any) -> Any:
+        calls.append(None)
+        return choose(*args, **named)
+
+    monkeypatch.setattr(owner, "choose", counted)
+    return calls
+
+
 @pytest.mark.parametrize("waited_s", [0.1, 1.5])
 def test_requests_without_room_are_not_tried_again_with_each_status(
     waited_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, tried = KvBound(), 0
-    whole_search = placer.choose
-
-    def counted(*args, **named):
-        nonlocal tried
-        tried += 1
-        return whole_search(*args, **named)
-
-    monkeypatch.setattr(placer, "choose", counted)
+    world, tried = KvBound(), calls_of_choose(placer, monkeypatch)
     for index in range(20):
         world.turn(waited_s + index * 0.0005)
-    assert tried == 0, "the room of the fleet is known, so no worker is looked at"
+    assert len(tried) == 0, "the room of the fleet is known, so no worker is looked at"
 
 
 def test_a_batch_that_only_clear_workers_have_room_for_is_not_tried_again_with_each_status(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world, tried = KvBound(priority_class=BATCH_CLASS), 0
-    whole_try = Placer.choose
-
-    def counted(*args, **named):
-        nonlocal tried
-        tried += 1
-        return whole_try(*args, **named)
-
-    monkeypatch.setattr(Placer, "choose", counted)
+    world, tried = KvBound(priority_class=BATCH_CLASS), calls_of_choose(Placer, monkeypatch)
     premium = make_request("premium", priority_class=1, num_prompt_tokens=16, max_output_tokens_total=16)
     first = world.dispatcher.push(premium, 0.1)[0]
     assert [ticket for ticket, _ in world.dispatcher.turn(0.1)] == [first]
     clear = {worker.ref.worker_id for worker in world.dispatcher.workers(0.1) if worker.is_clear}
     assert 0 < len(clear) < NUM_WORKERS
     world.turn(0.1)
-    tried, world.roomy = 0, clear
+    tried.clear()
+    world.roomy = clear
     for index in range(NUM_WORKERS):
         world.turn(0.1 + index * 0.0005)
-    assert tried <= 2 * NUM_WORKERS // 10, "the room of the others is known"
+    assert len(tried) <= 2 * NUM_WORKERS // 10, "the room of the others is known"
 
 
 @pytest.mark.promise
